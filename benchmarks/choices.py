@@ -86,7 +86,7 @@ def ridge(contexts: Contexts) -> Table:
     @eqx.filter_jit
     def costs(advisor: ec.advisors.OnlineRidge, half_life, penalty):
         def cost(numbers):
-            with_numbers = eqx.tree_at(lambda a: (a.features.season.half_life, a.ridge), advisor, tuple(numbers))
+            with_numbers = eqx.tree_at(lambda a: (a.features.seasons[0].half_life, a.ridge), advisor, tuple(numbers))
             return jnp.mean(stream_days(with_numbers, problem, test_days.x0, test_days.days, test_days.history)[0].cost)
 
         return jax.lax.map(cost, jnp.stack([half_life, penalty], axis=1)) / jnp.mean(test_days.oracle_cost)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import ecl2o as ec
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.fitting.guarded_training import competitive_ridge
 from ecl2o.fitting.settings import Per, PromiseSpec

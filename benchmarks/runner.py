@@ -83,7 +83,7 @@ def default_mixture(period: int) -> ec.AbstractAgent:
     contexts = series_contexts(*frame_series(frame, ["load"]), Split(FITTED_DAYS - 10, 5))
     solved: FourierRegression = solve_regression(contexts, float(decay_root(1.0, ALPHA)), FITTED_DAYS - 10)
     regressions = ec.advisors.Mixture.of_regressions(period)
-    return guard(ec.advisors.Mixture([regressions, solved], period, combines=True, judges_history=False), period)
+    return guard(ec.advisors.Mixture([regressions, solved], period, combines=True, scores_history=False), period)
 
 
 def main() -> None:

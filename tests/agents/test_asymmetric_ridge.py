@@ -77,10 +77,10 @@ def test_theta_is_the_least_squares_solution_of_the_cost_of_its_own_path():
     init = agent.init(PROBLEM, ec.Start(jnp.asarray(values[0]), jnp.zeros((0, 1)), None))
 
     def observe(state, y):
-        after, _ = agent._observe(PROBLEM, state, y)
+        after, _, _ = agent._observe(PROBLEM, state, y)
         return after, (
-            after.shifts.base[0],
-            after.shifts.slopes[0],
+            after.shifts.decided.base[0],
+            after.shifts.decided.slopes[0],
             after.shifts.regression.weights[0],
             after.shifts.power[0],
         )

@@ -10,13 +10,14 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents.advisors import FourierRegression, Mixture
-from ecl2o.agents.advisors.context_features import ContextFeatures
+from ecl2o.agents.advisors.features import ContextFeatures
 from ecl2o.agents.advisors.fourier_regression import FourierFeatures, _cosine
 from ecl2o.agents.advisors.networks import Scaling
 from ecl2o.data import Split, frame_series, series_contexts
 from ecl2o.fitting import fourier
 from ecl2o.running import stream_days
 from ecl2o.theory import decay_root
+from slow_features import slow_features, usual_mean
 
 PERIOD, DAYS, SHIFT = 8, 60, np.array([0.1, 0.0])
 RHO = float(decay_root(1.0, 10.0))
@@ -42,18 +43,29 @@ def trained(contexts) -> tuple[FourierRegression, np.ndarray, np.ndarray]:
     agent = fourier.solve_regression(contexts, RHO, 44)
     features, basis = agent.features, agent.basis
     rows = np.arange(features.needed, len(contexts.values))
-    memory = features.remember(contexts.values, rows)
     mean, scale, inputs, frequencies, phases, weights = (
         np.asarray(each)
         for each in (basis.mean, basis.scale, basis.inputs, basis.frequencies, basis.phases, agent.weights)
     )
-    standard = np.clip((features.at(memory, RHO) - mean) / scale, -4, 4)
-    expected = features.usual_mean(memory, RHO) + weights[0] + standard @ weights[1 : 1 + len(mean)]
+    standard = np.clip((slow_features(contexts.values, rows, features, RHO) - mean) / scale, -4, 4)
+    expected = usual_mean(contexts.values, rows, PERIOD, RHO) + weights[0] + standard @ weights[1 : 1 + len(mean)]
     for row in range(len(rows)):
         angles = np.einsum("gs,gsp->gp", standard[row][inputs], frequencies) + phases
         expected[row] += np.sqrt(2) * np.cos(angles).ravel() @ weights[1 + len(mean) :]
     load = contexts.values[:, 0]
     return agent, rows, np.clip(expected, np.minimum.accumulate(load)[rows], np.maximum.accumulate(load)[rows])
+
+
+def remember(features, contexts, see):
+    """What `see(memory)` returns after each context of a series."""
+
+    def advance(memory, row):
+        step, context = row
+        memory = features.advance(memory, step, context[0], context[len(context) - len(features.leads) :])
+        return memory, see(memory)
+
+    rows = jnp.arange(len(contexts)), jnp.asarray(contexts)
+    return jax.device_get(jax.jit(lambda rows: jax.lax.scan(advance, features.empty(float), rows)[1])(rows))
 
 
 def predictions(agent, contexts, x0=5.0):
@@ -75,9 +87,33 @@ def test_it_learned_what_a_profile_does_not_say(trained, contexts):
     agent, rows, expected = trained
     later = (rows >= 44 * PERIOD) & (rows < (DAYS - 4) * PERIOD)
     z = fourier.discounted_future(contexts.values[:, 0], RHO)[rows]
-    usual = agent.features.usual_mean(agent.features.remember(contexts.values, rows), RHO)
+    usual = usual_mean(contexts.values, rows, PERIOD, RHO)
     errors = {name: np.mean((each - z)[later] ** 2) for name, each in {"fourier": expected, "usual": usual}.items()}
     assert errors["fourier"] < 0.8 * min(errors["usual"], np.mean((contexts.values[rows, 0] - z)[later] ** 2))
+
+
+@pytest.mark.parametrize(("period", "leads"), [(24, (None, 6, None)), (4, ()), (48, (3,))])
+def test_features_of_a_run_are_those_of_their_definition(period, leads):
+    """From the ninth day on; `fit` sees the same."""
+    rng, steps = np.random.default_rng(period), np.arange(30 * period)
+    load = 9 + np.sin(2 * np.pi * steps / period) + 0.3 * (steps // period % 7 > 4) + 0.1 * rng.normal(size=len(steps))
+    columns = [load, *(10 * rng.normal(size=len(steps)) for _ in leads)]
+    contexts = np.stack(columns, axis=1)
+    features = ContextFeatures(period, leads).with_typical_week(contexts)
+    rows = np.arange(features.needed, len(contexts), 7)
+    seen, usual = remember(features, contexts, lambda m: (features.at(m, RHO), features.usual_mean(m, RHO)))
+    expected = slow_features(contexts, rows, features, RHO), usual_mean(contexts, rows, period, RHO)
+    for found, wanted in zip((seen[rows], usual[rows]), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-11)
+    frame = pd.DataFrame(contexts, pd.date_range("2024-01-01", periods=len(steps), freq=f"{1440 // period}min"))
+    frame.columns = [str(name) for name in frame.columns]
+    hours = {name: lead and 24.0 * lead / period for name, lead in zip("123", leads, strict=False)}
+    series = series_contexts(*frame_series(frame, ["0"], covariates=hours), Split(26, 2))
+    samples, every = fourier.collect_samples(series, RHO, 30), slice(None, -fourier._maturity(RHO))
+    np.testing.assert_array_equal(samples.features.typical, features.typical)
+    np.testing.assert_allclose(samples.seen, seen[features.needed : len(contexts)][every], rtol=0, atol=1e-11)
+    z = fourier.discounted_future(load, RHO) - usual
+    np.testing.assert_allclose(samples.target, z[features.needed :][every], rtol=0, atol=1e-11)
 
 
 def test_the_hour_and_the_weekday_are_found_wherever_a_run_starts(contexts):
@@ -89,8 +125,10 @@ def test_the_hour_and_the_weekday_are_found_wherever_a_run_starts(contexts):
     for start in (0, 3, 5 * PERIOD + 1):
         shifted = load[start:, None]
         rows = np.arange(9 * PERIOD, len(shifted))
-        memory = features.remember(shifted, rows)
-        hour, weekday = (each[:, 0] for each in features._calendar(np, memory))
+        hour, weekday = (
+            each[rows]
+            for each in remember(features, shifted, lambda m: features.find_time(m.weeks.means, features.typical))
+        )
         np.testing.assert_array_equal(hour, (rows + start) % PERIOD)
         assert np.mean(weekday == (rows + start) // PERIOD % 7) > 0.95
     assert ContextFeatures(288).hours_per_day == 24
@@ -98,7 +136,7 @@ def test_the_hour_and_the_weekday_are_found_wherever_a_run_starts(contexts):
         load[: 28 * 4, None]
     )  # of a half day's sine only rounding errors are left
     assert four.harmonics == 2
-    found = four.at(four.remember(load[:, None], np.arange(40, 80)), RHO)
+    found = remember(four, load[:80, None], lambda memory: four.at(memory, RHO))[40:]
     assert found[:, :2].std(axis=0).min() > 0.5
     assert (
         np.array([each.shape for each in ContextFeatures(48).with_typical_week(np.ones((700, 1))).typical[None]]) == 168
@@ -122,7 +160,7 @@ def test_many_streams_are_single_ones_and_survive_a_file(trained, contexts, tmp_
     """Also inside a mixture behind a promise, in one program."""
     agent, _, _ = trained
     mixture = Mixture(
-        [ec.advisors.OnlineRidge(PERIOD, covariates=(None,)), agent], PERIOD, combines=True, judges_history=False
+        [ec.advisors.OnlineRidge(PERIOD, covariates=(None,)), agent], PERIOD, combines=True, scores_history=False
     )
     policy = ec.Policy(ec.Competitive(mixture, 2.5), PROBLEM)
     ec.save(tmp_path / "fourier.ecl2o", policy)
@@ -221,8 +259,8 @@ def test_a_step_of_five_minutes_compiles_to_one_kernel():
     """XLA's emitter ends the process for constants as long as a week."""
     rng = np.random.default_rng(0)
     features = ContextFeatures(288).with_typical_week(rng.normal(size=(7 * 288, 1)))
-    memory = features.remember(rng.normal(size=(8 * 288, 1)), np.array([8 * 288 - 1]))
-    basis = FourierFeatures.draw(features.at(memory, RHO), groups=2, size=3, cosines=4, seed=0)
+    seen = remember(features, rng.normal(size=(8 * 288, 1)), lambda memory: features.at(memory, RHO))[-1:]
+    basis = FourierFeatures.draw(seen, groups=2, size=3, cosines=4, seed=0)
     agent = FourierRegression(basis, np.zeros(basis.count), features)
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     run, _ = stream_days(agent, problem, np.zeros(1), np.ones((1, 288, 1)))
@@ -234,7 +272,7 @@ def test_the_memory_of_a_stream_is_as_stated(period, least):
     """Bytes of what `fit` makes by default, behind a daily promise (docs/benchmarks.md); most are roots of regressions."""
     basis = FourierFeatures.draw(np.ones((3, 2)), groups=1, size=1, cosines=1, seed=0)
     fourier_regression = FourierRegression(basis, np.zeros(basis.count), ContextFeatures(period))
-    mixture = Mixture([Mixture.of_regressions(period), fourier_regression], period, combines=True, judges_history=False)
+    mixture = Mixture([Mixture.of_regressions(period), fourier_regression], period, combines=True, scores_history=False)
     guarded = ec.Competitive(mixture, 2.5, period=period)
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     start = ec.agents.Start(jnp.zeros(1), jnp.zeros((0, 1)))

@@ -8,7 +8,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
 from ecl2o.agents.advisors import Mixture, OnlineRidge
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.fitting.tasks import unscale_agent
 from ecl2o.problem.arrays import to_device
 from ecl2o.solvers.exponential_weights import ExponentialWeights
@@ -243,7 +243,7 @@ def test_a_run_starts_with_the_weights_of_an_earlier_one(tmp_path):
 
     def mixture(factor, weights=None):
         members = [Replayed(jax.tree.map(lambda leaf: factor * leaf, each)) for each in forecasts]
-        return Mixture(members, PERIOD, MEMORY, MATURITY, combines=True, judges_history=False, weights=weights)
+        return Mixture(members, PERIOD, MEMORY, MATURITY, combines=True, scores_history=False, weights=weights)
 
     def run(agent, factor=1.0):
         instance = ec.Instance([0.2 * factor], contexts * factor, np.array([[-9.0], [9.0]]) * factor)
@@ -277,7 +277,7 @@ def test_the_bound_of_a_run_with_weights_counts_the_run_that_they_are_from(seed)
         y = demand(80, seed + 10 * right)
         predictions = y + np.random.default_rng(seed).normal(size=(80, 2)) * np.where(np.arange(2) == right, 0.02, 0.3)
         members = [Replayed(DiscountedForecast(to_device(p[:, None]), jnp.zeros((80, 3, 1)))) for p in predictions.T]
-        mixture = Mixture(members, PERIOD, MEMORY, MATURITY, judges_history=False, weights=weights)
+        mixture = Mixture(members, PERIOD, MEMORY, MATURITY, scores_history=False, weights=weights)
         details = ec.rollout(mixture, PROBLEM, ec.Instance([0.2], y, np.array([[-9.0], [9.0]]))).details
         own, bound = (np.asarray(each)[:, 0] for each in (details["discounted_forecast"].mean, details["regret_bound"]))
         alone.append([])

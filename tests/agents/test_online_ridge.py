@@ -12,7 +12,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem.arrays import to_device
 from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
@@ -278,7 +278,7 @@ def test_what_is_forgotten_in_a_constant_series_is_bounded():
     forgetful = OnlineRidge(4, lags=2, harmonics=1, maturity=4, rich=True, memory=0.05)
     contexts = np.concatenate([demand(40), np.full((400, 1), 0.5), demand(40, seed=1)])
     states, mean = jax.jit(lambda y: _streamed_states(forgetful, y))(to_device(contexts))
-    regression = states.lines.regression
+    regression = states.memory.regression
     assert float(jnp.sum(regression.root**2, axis=(-2, -1)).max()) <= forgetful.features.count / RIDGE * 1e6 * 2.0**5.1
     assert np.isfinite(mean).all()
     assert float(np.abs(mean).max()) < 2.0
@@ -293,7 +293,7 @@ def _streamed_states(agent, contexts):
 
 
 def test_rich_changes_are_in_hours_at_any_resolution():
-    hours = [OnlineRidge(period, rich=True).features.spans for period in (24, 96, 288, 7)]
+    hours = [OnlineRidge(period, rich=True).features.spans.tolist() for period in (24, 96, 288, 7)]
     assert hours == [[1, 2, 3, 6, 12, 24], [4, 8, 12, 24, 48, 96], [12, 24, 36, 72, 144, 288], [1, 2, 4, 7]]
 
 
@@ -304,11 +304,11 @@ def test_rich_features_do_not_depend_on_the_resolution():
         features = OnlineRidge(24 * times, rich=True).features
         hours = np.arange(24 * 8 * times) / times
         contexts = 0.4 + 0.3 * np.sin(2 * np.pi * hours / 24) + 0.2 * np.sin(2 * np.pi * hours / 100)
-        state, anomalies = features.empty(float), []
-        update, anomaly = eqx.filter_jit(features.update_profiles), eqx.filter_jit(features.anomaly)
+        memory, anomalies = features.empty(float), []
+        advance, nothing = eqx.filter_jit(features.advance), jnp.zeros(0)
         for step, now in enumerate(contexts):
-            anomalies.append(float(anomaly(state, jnp.asarray(step), jnp.asarray(now))))
-            state = update(state, jnp.asarray(step), jnp.asarray(now))
+            memory = advance(memory, jnp.asarray(step), jnp.asarray(now), nothing, jnp.asarray(0.5))
+            anomalies.append(float(memory.signals[0, 0]))
         late = np.arange(24 * 5, 24 * 8) * times
         found.append([np.array(anomalies)[late] - np.array(anomalies)[late - span] for span in features.spans])
     np.testing.assert_allclose(found[0], found[1], atol=0.02)

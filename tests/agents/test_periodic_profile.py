@@ -4,7 +4,7 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from ecl2o.agents.advisors.online_ridge import PeriodicProfile, ProfileState
+from ecl2o.agents.advisors.features import PeriodicProfile, ProfileState
 from ecl2o.problem.arrays import to_device
 
 NEVER = -7.0  # what stands where nothing was seen

@@ -47,10 +47,10 @@ import jax
 import numpy as np
 
 import ecl2o as ec
-from ecl2o.agents.advisors.context_features import ContextFeatures
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.features import ContextFeatures
 from ecl2o.agents.advisors.fourier_regression import FourierFeatures
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence
 from ecl2o.problem.arrays import to_device

@@ -9,7 +9,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast
 from ecl2o.data import Contexts, Split, weather_contexts
 from ecl2o.evaluation import metrics
 from ecl2o.fitting.guarded_training import (

@@ -317,7 +317,7 @@ def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
 
     def mix(member: AbstractAgent, weights: ExponentialWeights = equal) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)
-        mixture = Mixture([regressions, member], period, combines=True, judges_history=False, weights=weights)
+        mixture = Mixture([regressions, member], period, combines=True, scores_history=False, weights=weights)
         return _promised(mixture, task)
 
     @functools.cache

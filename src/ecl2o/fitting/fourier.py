@@ -6,12 +6,17 @@ import itertools
 import operator
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from ecl2o.agents.advisors.context_features import ContextFeatures
+from ecl2o.agents.advisors.features import ContextFeatures
 from ecl2o.agents.advisors.fourier_regression import FourierFeatures, FourierRegression
 from ecl2o.data import Contexts
+from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, pad_rows
+from ecl2o.running.stored_jit import stored_jit
+from ecl2o.solvers.single_kernel_jit import scan_some
 
 GROUPS, INPUTS, COSINES = 64, 24, 24  # of the random features; every group sees the hour, whose effects differ most
 _DRAWS = 2  # of the random features, whose regressions are averaged
@@ -63,12 +68,27 @@ def collect_samples(contexts: Contexts, rho: float, days: int) -> LearningSample
     features = ContextFeatures(per_day, contexts.leads).with_typical_week(values)
     rows = _find_rows(contexts, days, _maturity(rho))
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
-    z, seen, target = discounted_future(values[:, 0], rho), [], []
-    for block in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
-        memory = features.remember(values, block)
-        seen.append(features.at(memory, rho))
-        target.append(z[block] - features.usual_mean(memory, rho))
-    return LearningSamples(features, np.concatenate(seen), np.concatenate(target))
+    padded = pad_rows(values, LEAST_STEPS), pad_rows(rows, LEAST_STEPS)
+    seen, usual = (np.asarray(each)[: len(rows)] for each in _see(features, rho, *padded, len(rows)))
+    return LearningSamples(features, seen, discounted_future(values[:, 0], rho)[rows] - usual)
+
+
+@stored_jit
+def _see(features: ContextFeatures, rho, values: Float[AnyArray, "n q"], rows: Int[AnyArray, " r"], count):
+    """Return the features of the first `count` rows of a series, as a run sees them, and the `usual_mean` of each."""
+    contexts = jnp.asarray(values)
+    given = contexts[:, contexts.shape[1] - len(features.leads) :]
+
+    def advance(state):
+        memory, seen = state
+        return features.advance(memory, seen, contexts[seen, 0], given[seen]), seen + 1
+
+    def see(state, row):
+        memory, seen = jax.lax.while_loop(lambda state: state[1] <= row, advance, state)
+        return (memory, seen), (features.at(memory, rho), features.usual_mean(memory, rho))
+
+    start = features.empty(contexts.dtype), jnp.zeros((), rows.dtype)
+    return scan_some(see, start, jnp.asarray(rows), count)[1]
 
 
 def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -> FourierRegression:

@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from ecl2o.agents import AbstractAgent, Guard
 from ecl2o.agents.advisors import Mixture, OnlineRidge
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast
 from ecl2o.data import Contexts
 from ecl2o.fitting.settings import PromiseSpec
 from ecl2o.fitting.tasks import check_same_shape

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents import AbstractAgent, Guard, trainable_mask
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.learning.fit import FitLog
 from ecl2o.learning.losses import AbstractLoss, get_scale
 from ecl2o.learning.training_loop import SolvedInstances, TrainingState, init_state, make_rates, take_step, train

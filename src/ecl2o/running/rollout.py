@@ -20,7 +20,7 @@ from ecl2o.problem import AbstractProblem, Instance, Problem, Trajectory
 from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, cast_floats, pad_rows, round_up, to_device, to_host
 from ecl2o.running.stepper import Stepper, StepperState
 from ecl2o.running.stored_jit import stored_jit
-from ecl2o.solvers.single_kernel_jit import jit_loop_body
+from ecl2o.solvers.single_kernel_jit import scan_some
 
 Tree = TypeVar("Tree")
 
@@ -312,14 +312,6 @@ def _stream(agent, problem, x0, past, unseen, contexts, steps, forecaster) -> Tr
     agent, problem, forecaster = cast_floats((agent, problem, forecaster), x0.dtype)
     stepper = Stepper(agent, problem, forecaster)
     state = stepper.init(Start(x0, past, unseen=unseen))._replace(horizon=steps)
-    step = jit_loop_body(lambda state, context: stepper.step(state, context), state, contexts[0])
-    like = jax.eval_shape(step, state, contexts[0])[1]
-    record = jax.tree.map(lambda leaf: jnp.zeros((contexts.shape[0], *leaf.shape), leaf.dtype), like)
-
-    def advance(t, carry):
-        state, made = step(carry[0], contexts[t])
-        return state, jax.tree.map(lambda all_steps, one: all_steps.at[t].set(one), carry[1], made)
-
-    record = jax.lax.fori_loop(0, steps, advance, (state, record))[1]
+    record = scan_some(lambda state, context: stepper.step(state, context), state, contexts, steps)[1]
     info = record.info
     return Trajectory(record.action, record.hitting, record.switching, info.advice, info.converged, info)

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -64,6 +65,21 @@ def jit_loop_body(function: Callable[..., Any], *like: Any) -> Callable[..., Any
     """Compile the body of a loop, which is not mapped, to one kernel if it fits; `like` are its arguments."""
     fits = fits_single_kernel(jax.make_jaxpr(function)(*like).jaxpr)
     return jit_single_kernel(function) if fits else jax.jit(function)
+
+
+def scan_some(
+    function: Callable[[Any, Any], tuple[Any, Any]], state: Any, inputs: jax.Array, count: Any
+) -> tuple[Any, Any]:
+    """Scan the first `count` inputs as `jax.lax.scan` does, by a loop of one kernel if it fits; later outputs are 0."""
+    body = jit_loop_body(function, state, inputs[0])
+    like = jax.eval_shape(body, state, inputs[0])[1]
+    outputs = jax.tree.map(lambda leaf: jnp.zeros((inputs.shape[0], *leaf.shape), leaf.dtype), like)
+
+    def advance(t, carry):
+        state, output = body(carry[0], inputs[t])
+        return state, jax.tree.map(lambda all_steps, one: all_steps.at[t].set(one), carry[1], output)
+
+    return jax.lax.fori_loop(0, count, advance, (state, outputs))
 
 
 def _is_possible(program: jex.Jaxpr) -> bool:

@@ -19,13 +19,15 @@ import dataclasses
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from ecl2o.agents.advisors.online_ridge import ContextRange, OnlineRidge, OnlineRidgeState
+from ecl2o.agents.advisors.constant_weight import weigh_equally
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, RegressionState
+from ecl2o.agents.advisors.features import make_waves
+from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, check_fields
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import AsymmetricTracking, Problem, SquaredTracking
+from ecl2o.problem import AsymmetricTracking, Problem
 from ecl2o.problem.arrays import as_float, check_finite, check_positive
 from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
 from ecl2o.theory import decay_root
@@ -34,52 +36,37 @@ _HARMONICS = 3  # of the hour, fewer if a period has fewer than 7 steps
 _OUTLYING = 5.0  # root mean squares of the misses so far, at which a miss is cut off in the regression
 
 
-class ShiftState(eqx.Module):
-    """The memory of one coordinate.
+class PathAction(eqx.Module):
+    """An action of the rule's own path: `base` + size `slopes`'theta, `size` being that of usual changes."""
 
-    `base` + `slopes`'theta is the action of the rule's own path. `power` is the mean square of changes of the
-    first periods: features are in units of its root. `miss_power` is the mean square of misses on that path. `late` are base
-    and slopes of the actions that are not yet in force, the latest first.
+    base: Float[Array, "*n"]
+    slopes: Float[Array, "*n k"]
+
+    def at(self, theta: Float[Array, " k"], size: Float[Array, ""]) -> Float[Array, ""]:
+        """Return the action for some theta."""
+        return self.base + size * jnp.sum(self.slopes * theta)
+
+
+class ShiftState(eqx.Module):
+    """The memory of one coordinate: the last context, and the last action of the rule's own path.
+
+    `power` is the mean square of changes of the first periods: features are in units of its root. `miss_power` is the mean
+    square of misses on the path. `waiting` are actions that are not yet in force, the latest first.
     """
 
     context: Float[Array, ""]
-    range: ContextRange
-    base: Float[Array, ""]
-    slopes: Float[Array, " k"]
+    decided: PathAction
     power: Float[Array, ""]
     miss_power: Float[Array, ""]
     regression: RecursiveLeastSquares
-    late: Float[Array, "q l"]
+    waiting: PathAction
 
 
 class AsymmetricRidgeState(eqx.Module):
-    """The regression's state, how many contexts have been seen, and the shift of each coordinate."""
+    """The regression's state, and the shift of each coordinate."""
 
-    inner: OnlineRidgeState
-    seen: Int[Array, ""]
+    inner: RegressionState
     shifts: ShiftState
-
-
-class _Step(eqx.Module):
-    """What one coordinate does at a step: xbar = rho x_{t-1} + (1 - rho) target; then the present miss counts as it is."""
-
-    rho: Float[Array, ""]
-    target: Float[Array, ""]
-    context: Float[Array, ""]
-    usual: Float[Array, ""]
-    stiffness: Float[Array, ""]
-    short: Float[Array, ""]
-    long: Float[Array, ""]
-
-    def pull(self, usual_action: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Return the weight of the side of y on which xbar is, and (x - y)/(xbar - y)."""
-        weight = jnp.where(usual_action < self.context, self.short, self.long)
-        return weight, self.stiffness / (self.stiffness + weight - self.usual)
-
-    def action(self, previous: Float[Array, ""]) -> Float[Array, ""]:
-        """Return x from x_{t-1}."""
-        usual_action = self.rho * previous + (1 - self.rho) * self.target
-        return self.context + self.pull(usual_action)[1] * (usual_action - self.context)
 
 
 class AsymmetricRidge(AbstractAgent):
@@ -113,82 +100,88 @@ class AsymmetricRidge(AbstractAgent):
         self.agent.check(_usual_problem(problem), start)
 
     def init(self, problem: Problem, start: Start) -> AsymmetricRidgeState:
-        zero = jnp.zeros((), start.x0.dtype)
-        count = 5 + 2 * self._harmonics
-        regression = RecursiveLeastSquares.empty(count, self.ridge, zero.dtype)
-        bounds, slopes = ContextRange.empty(zero.dtype), jnp.zeros((count,), zero.dtype)
-        late = jnp.zeros((self.agent.ahead, 1 + count), zero.dtype)
-        empty = ShiftState(zero, bounds, zero, slopes, zero, zero, regression, late)
-        shifts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
-        inner = self.agent.init(
-            _usual_problem(problem), dataclasses.replace(start, history=start.history[:0], unseen=None)
+        count, zeros = 5 + 2 * self._harmonics, lambda *shape: jnp.zeros(shape, start.x0.dtype)
+        empty = ShiftState(
+            context=zeros(),
+            decided=PathAction(zeros(), zeros(count)),
+            power=zeros(),
+            miss_power=zeros(),
+            regression=RecursiveLeastSquares.empty(count, self.ridge, start.x0.dtype),
+            waiting=PathAction(zeros(self.agent.ahead), zeros(self.agent.ahead, count)),
         )
-        state = AsymmetricRidgeState(inner, jnp.zeros((), int), shifts)
+        shifts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
+        unlearned = dataclasses.replace(start, history=start.history[:0], unseen=None)
+        state = AsymmetricRidgeState(self.agent.init(_usual_problem(problem), unlearned), shifts)
         return start.fold_history(lambda s, context: self._observe(problem, s, context)[0], state)
 
     def step(self, problem: Problem, state: AsymmetricRidgeState, observation: Observation):
-        state, (steps, inner) = self._observe(problem, state, observation.context)
-        action = jax.vmap(_Step.action)(steps, observation.previous_action)
-        return state, action, Info(inner.converged, None, {}, inner)
+        state, target, forecast = self._observe(problem, state, observation.context)
+        hitting, q = problem.hitting, jnp.diagonal(2 * problem.Q)
+        rho, followed = decay_root(_usual_weight(hitting), q), hitting.centre(observation.context, len(q))
+        action = rho * observation.previous_action + (1 - rho) * target
+        if not self.agent.ahead:
+            action = followed + _pull(hitting, q, action < followed)[1] * (action - followed)
+        return state, action, Info(forecast.info.converged, None, {}, forecast.info)
 
     @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
-    def _observe(self, problem: Problem, state: AsymmetricRidgeState, context: Float[Array, " q"]):
-        """Return the state after one more context, and how to act on it."""
-        hitting = problem.hitting
-        assert isinstance(hitting, AsymmetricTracking)
-        usual, followed = _usual_problem(problem), hitting.centre(context, len(problem.Q))
-        seen = Observation(context, followed, state.seen, None)
-        inner, _, info = self.agent.step(usual, state.inner, seen)
-        zhat = info.details["discounted_forecast"].mean
-        advance = jax.vmap(self._advance, in_axes=(0, 0, 0, 0, None, None))
-        shifts, steps = advance(state.shifts, followed, zhat, jnp.diagonal(2 * problem.Q), hitting, state.seen)
-        return AsymmetricRidgeState(inner, state.seen + 1, shifts), (steps, info)
+    def _observe(
+        self, problem: Problem, state: AsymmetricRidgeState, context: Float[Array, " q"]
+    ) -> tuple[AsymmetricRidgeState, Float[Array, " d"], DiscountedForecast]:
+        """Return the state after one more context, the shifted forecast, and the forecast."""
+        hitting, seen = problem.hitting, state.inner.seen
+        inner, forecast = self.agent.observe(_usual_problem(problem), state.inner, context)
+        counted = inner.modes.from_modes @ jax.vmap(self.agent.features.contexts)(inner.memory.features)[:, 0]
+        advance = jax.vmap(self._advance, in_axes=(0, 0, 0, 0, 0, None, None))
+        followed, q = hitting.centre(context, len(problem.Q)), jnp.diagonal(2 * problem.Q)
+        shifts, target = advance(state.shifts, followed, counted, forecast.mean, q, hitting, seen)
+        return AsymmetricRidgeState(inner, shifts), target, forecast
 
-    def _advance(self, shift: ShiftState, y, zhat, q, hitting: AsymmetricTracking, seen):
-        """Advance one coordinate: act on the forecast as shifted so far, then learn from what the step costs."""
-        features, usual, present = self.agent.features, _usual_weight(hitting), y
-        y = jnp.where(seen >= features.needed, shift.range.plausible(y), y)  # as the regression inside does
-        half_life = 2 * features.season.half_life * features.season.period
-        bounds = shift.range.update(y, 1 - jnp.asarray(0.5, y.dtype) ** (1 / half_life))
-        since = seen - (features.needed + self.agent.maturity)  # when forecasts differ from contexts
+    def _advance(self, shift: ShiftState, present, y, zhat, q, hitting: AsymmetricTracking, seen: Int[Array, ""]):
+        """Advance one coordinate: shift the forecast as learned so far, then learn from what the step costs.
+
+        `y` is the `present` context as the regression counts it.
+        """
+        features, ahead, usual = self.agent.features, self.agent.ahead, _usual_weight(hitting)
+        since = seen - (features.needed + features.maturity)  # when forecasts differ from contexts
         power = shift.power + ((y - shift.context) ** 2 - shift.power) / jnp.maximum(seen, 1)
         power = jnp.where((seen > 0) & (seen <= features.needed), power, shift.power)
         learns = (since >= features.period) & (power > 0)
         size = jnp.sqrt(jnp.where(power > 0, power, 1.0))
         away, change = (zhat - y) / size, (y - shift.context) / size
-        angle = (2 * np.pi / features.period) * (seen % features.period) * np.arange(1, self._harmonics + 1)
-        waves = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)]).astype(y.dtype)
+        waves = make_waves(features.period, self._harmonics, y.dtype)[seen % features.period]
         others = jnp.stack([jnp.ones_like(y), away, change, jnp.abs(away), jnp.abs(change)])
         row = jnp.where(learns, jnp.concatenate([others, waves]), 0.0)
 
-        theta, rho = shift.regression.weights, decay_root(usual, q)
-        stiffness = q / rho  # 2Q + u + S: with weight u now too, x = rho x_{t-1} + (1 - rho) zhat
-        target = zhat + size * jnp.sum(row * theta)
-        step = _Step(rho, target, present, usual, stiffness, hitting.short, hitting.long)
-        base = rho * jnp.where(seen > 0, shift.base, y) + (1 - rho) * zhat
-        slopes = rho * shift.slopes + (1 - rho) * row  # in units of `size`
-        late = shift.late
-        if self.agent.ahead:
-            met, met_slopes = jnp.where(seen >= self.agent.ahead, late[-1, 0], y), late[-1, 1:]
-            late = jnp.concatenate([jnp.append(base, slopes)[None], late[:-1]])
-            weight = jnp.where(met + size * jnp.sum(met_slopes * theta) < y, hitting.short, hitting.long)
-            step = dataclasses.replace(step, short=usual, long=usual)
+        theta, rho, last = shift.regression.weights, decay_root(usual, q), shift.decided
+        before = PathAction(jnp.where(seen > 0, last.base, y), last.slopes)
+        decided = jax.tree.map(lambda old, new: rho * old + (1 - rho) * new, before, PathAction(zhat, row))
+        waiting = shift.waiting
+        if ahead:
+            in_force = PathAction(jnp.where(seen >= ahead, waiting.base[-1], y), waiting.slopes[-1])
+            waiting = jax.tree.map(lambda new, old: jnp.concatenate([new[None], old[:-1]]), decided, waiting)
+            weight = jnp.where(in_force.at(theta, size) < y, hitting.short, hitting.long)
         else:
-            weight, gain = step.pull(base + size * jnp.sum(slopes * theta) + present - y)
-            base, slopes = y + gain * (base - y), gain * slopes
-            met, met_slopes = base, slopes
+            weight, gain = _pull(hitting, q, decided.at(theta, size) + present - y < present)
+            decided = in_force = PathAction(y + gain * (decided.base - y), gain * decided.slopes)
 
-        miss = (y - met) / size - jnp.sum(met_slopes * theta)
         most = jnp.where(shift.miss_power > 0, _OUTLYING * jnp.sqrt(shift.miss_power), jnp.inf)
-        miss_power = shift.miss_power + (jnp.clip(miss, -most, most) ** 2 - shift.miss_power) / jnp.clip(
-            since - features.period + 1, 1, 20 * features.period
-        )
-        regression = shift.regression.with_row(met_slopes, jnp.clip(miss, -most, most), learns * weight / usual)
-        further = slopes - shift.slopes
-        still = (shift.base - base) / size - jnp.sum(further * regression.weights)
-        regression = regression.with_row(further, jnp.clip(still, -most, most), learns * q / usual)
-        after = ShiftState(y, bounds, base, slopes, power, jnp.where(learns, miss_power, 0.0), regression, late)
-        return after, step
+
+        def learn(regression, slopes, target, counted):
+            residual = jnp.clip(target / size - jnp.sum(slopes * regression.weights), -most, most)
+            return regression.with_row(slopes, residual, learns * counted / usual), residual
+
+        regression, miss = learn(shift.regression, in_force.slopes, y - in_force.base, weight)
+        remembered = jnp.clip(since - features.period + 1, 1, 20 * features.period)
+        miss_power = jnp.where(learns, shift.miss_power + (miss**2 - shift.miss_power) / remembered, 0.0)
+        regression, _ = learn(regression, decided.slopes - last.slopes, last.base - decided.base, q)
+        return ShiftState(y, decided, power, miss_power, regression, waiting), zhat + size * jnp.sum(row * theta)
+
+
+def _pull(hitting: AsymmetricTracking, q: Float[Array, "*d"], is_short: Bool[Array, "*d"]):
+    """Return the weight of the side of y on which xbar is, and (x - y)/(xbar - y)."""
+    usual, weight = _usual_weight(hitting), jnp.where(is_short, hitting.short, hitting.long)
+    stiffness = q / decay_root(usual, q)  # 2Q + u + S: with weight u now too, x = rho x_{t-1} + (1 - rho) zhat
+    return weight, stiffness / (stiffness + weight - usual)
 
 
 def _usual_weight(hitting: AsymmetricTracking) -> Float[Array, ""]:
@@ -199,5 +192,4 @@ def _usual_problem(problem: Problem) -> Problem:
     """The same with one weight for both sides."""
     if not isinstance(problem.hitting, AsymmetricTracking):
         raise NotApplicableError(f"AsymmetricRidge is for AsymmetricTracking, got {type(problem.hitting).__name__}.")
-    tracking = SquaredTracking(_usual_weight(problem.hitting), problem.covariates)
-    return Problem(tracking, problem.switching, problem.actions)
+    return weigh_equally(problem, _usual_weight(problem.hitting))

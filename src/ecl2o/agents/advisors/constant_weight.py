@@ -68,8 +68,12 @@ class ConstantWeight(AbstractAgent):
         if not (isinstance(problem.hitting, CurvedTracking) and isinstance(problem.switching, Mahalanobis)):
             found = f"{type(problem.hitting).__name__} and {type(problem.switching).__name__}"
             raise NotApplicableError(f"ConstantWeight is for CurvedTracking with quadratic movement, got {found}.")
-        weight = self.usual.astype(problem.hitting.minimum.dtype)
-        return Problem(SquaredTracking(weight, covariates=problem.covariates), problem.switching, problem.actions)
+        return weigh_equally(problem, self.usual.astype(problem.hitting.minimum.dtype))
+
+
+def weigh_equally(problem: Problem, weight: Float[Array, ""]) -> Problem:
+    """Return the same problem with one weight for all misses."""
+    return Problem(SquaredTracking(weight, covariates=problem.covariates), problem.switching, problem.actions)
 
 
 def _without_weights(start: Start) -> Start:

@@ -2,34 +2,27 @@
 
 import functools
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.advisors.context_features import ContextFeatures, ContextMemory
+from ecl2o.agents.advisors.discounted_forecast import AbstractRegression, DiscountedForecast
+from ecl2o.agents.advisors.features import ContextFeatures, ContextMemory, check_covariates
 from ecl2o.agents.advisors.networks import Scaling
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.exceptions import NotApplicableError
+from ecl2o.agents.base import Start
 from ecl2o.planning.decoupling import Modes
-from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import AnyArray, check_positive, to_device
+from ecl2o.problem import Problem
+from ecl2o.problem.arrays import check_positive, to_device, to_host
 from ecl2o.theory import decay_root
 
 _OUTLYING = 4.0  # standard deviations, beyond which an input counts as that many
 _TURN = 6.28125, 1.9353071795864769e-3  # 2 pi; a whole number times the first part is exact
-_COSINE = [
-    (-1) ** n / math.factorial(2 * n) for n in range(15)
-]  # its series in x^2; the rest is below 1e-17 for |x| < pi
-_INFORMED = (
-    4  # groups without covariates for each one with them, where they are half of its own inputs (docs/choices.md)
-)
+_COSINE = [(-1) ** n / math.factorial(2 * n) for n in range(15)]  # its series in x^2, to 1e-17 for |x| < pi
+_INFORMED = 4  # groups without covariates for each one that half consists of them (docs/choices.md)
 
 
 class FourierFeatures(eqx.Module):
@@ -53,18 +46,14 @@ class FourierFeatures(eqx.Module):
 
     def __check_init__(self):
         check_positive("scale", self.scale)
-        shapes = self.inputs.shape, self.frequencies.shape[:2], (self.phases.shape[0], self.inputs.shape[1])
-        if len(set(shapes)) != 1 or self.frequencies.shape[2:] != self.phases.shape[1:]:
+        cosines, numbers = self.frequencies.shape[2:], to_host(self.inputs)
+        if self.inputs.shape != self.frequencies.shape[:2] or self.phases.shape != (len(numbers), *cosines):
             raise ValueError("inputs, frequencies and phases must have shapes (g, s), (g, s, p) and (g, p).")
         if self.mean.shape != self.scale.shape:
             raise ValueError(f"mean and scale must have one shape, got {self.mean.shape} and {self.scale.shape}.")
-        if isinstance(self.inputs, Tracer):
-            return
-        numbers = np.asarray(self.inputs)
-        if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.mean.shape[0]:
-            raise ValueError(
-                f"inputs must be from 0 to {self.mean.shape[0] - 1}, got {numbers.min()} to {numbers.max()}."
-            )
+        most = len(self.mean) - 1
+        if isinstance(numbers, np.ndarray) and numbers.size and not 0 <= numbers.min() <= numbers.max() <= most:
+            raise ValueError(f"inputs must be from 0 to {most}, got {numbers.min()} to {numbers.max()}.")
 
     @classmethod
     def draw(
@@ -96,11 +85,8 @@ class FourierFeatures(eqx.Module):
         frequencies, phases = rng.normal(size=(groups, size, cosines)), rng.uniform(0, 2 * np.pi, (groups, cosines))
         more, few = groups // _INFORMED if covariates else 0, min((size - common) // 2, covariates)
         for _ in range(more):
-            given, kept = (
-                own + rng.permutation(covariates)[:few],
-                rng.choice(others, size - common - few, replace=False),
-            )
-            inputs.append(np.concatenate([always, kept, given]))
+            given = own + rng.permutation(covariates)[:few]
+            inputs.append(np.concatenate([always, rng.choice(others, size - common - few, replace=False), given]))
         frequencies = np.concatenate([frequencies, rng.normal(size=(more, size, cosines))]) / np.sqrt(size)
         phases = np.concatenate([phases, rng.uniform(0, 2 * np.pi, (more, cosines))])
         scale = np.where(varies, samples.std(axis=0), 1.0)
@@ -111,26 +97,22 @@ class FourierFeatures(eqx.Module):
         """How many features there are: 1, the inputs, and the cosines."""
         return 1 + self.mean.shape[0] + self.phases.size
 
-    def __call__(self, x: Float[AnyArray, "n k"]) -> Float[AnyArray, "n count"]:
-        """Return the features of n inputs in their precision, in NumPy if they are NumPy arrays."""
-        xp: Any = np if isinstance(x, np.ndarray) else jnp
-        standard = self._standardise(x)
-        frequencies, phases = (xp.asarray(each, x.dtype) for each in (self.frequencies, self.phases))
-        by_group = standard.T[xp.asarray(self.inputs)].swapaxes(1, 2)
-        cosines = math.sqrt(2) * xp.cos((by_group @ frequencies).swapaxes(0, 1) + phases)
-        return xp.concatenate([xp.ones((len(x), 1), x.dtype), standard, cosines.reshape(len(x), -1)], axis=1)
+    def __call__(self, x: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n count"]:
+        """Return the features of n inputs in their precision, in NumPy, which multiplies large matrices faster."""
+        mean, scale, frequencies, phases = (
+            np.asarray(each, x.dtype) for each in (self.mean, self.scale, self.frequencies, self.phases)
+        )
+        standard = np.clip((x - mean) / scale, -_OUTLYING, _OUTLYING)
+        by_group = standard.T[np.asarray(self.inputs)].swapaxes(1, 2)
+        cosines = math.sqrt(2) * np.cos((by_group @ frequencies).swapaxes(0, 1) + phases)
+        return np.concatenate([np.ones((len(x), 1), x.dtype), standard, cosines.reshape(len(x), -1)], axis=1)
 
     def combine(self, x: Float[Array, " k"], weights: Float[Array, " count"]) -> Float[Array, ""]:
         """Return the weighted sum of the features of one input; of many, under `jax.vmap`, by one product of matrices."""
-        standard = self._standardise(x)
+        standard = jnp.clip((x - self.mean) / self.scale, -_OUTLYING, _OUTLYING)
         cosines = _cosine(jnp.ravel(_project(standard, self.inputs, self.frequencies)) + jnp.ravel(self.phases))
         count = 1 + len(x)
         return weights[0] + standard @ weights[1:count] + math.sqrt(2) * (cosines @ weights[count:])
-
-    def _standardise(self, x: Float[AnyArray, "*n k"]) -> Float[AnyArray, "*n k"]:
-        xp: Any = np if isinstance(x, np.ndarray) else jnp
-        mean, scale = (xp.asarray(each, x.dtype) for each in (self.mean, self.scale))
-        return xp.clip((x - mean) / scale, -_OUTLYING, _OUTLYING)
 
 
 def _project_one(standard: Float[Array, " k"], inputs: Int[Array, "g s"], frequencies: Float[Array, "g s p"]):
@@ -169,17 +151,7 @@ def _cosine(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return functools.reduce(lambda sum_, each: sum_ * square + each, _COSINE[::-1], jnp.zeros_like(x))
 
 
-class FourierRegressionState(eqx.Module):
-    """The modes, how many contexts have been seen, their range, and the memory of the features."""
-
-    modes: Modes
-    seen: Int[Array, ""]
-    low: Float[Array, ""]
-    high: Float[Array, ""]
-    memory: ContextMemory
-
-
-class FourierRegression(AbstractAgent):
+class FourierRegression(AbstractRegression):
     """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and a ridge regression on random features.
 
     The regression was solved offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
@@ -203,39 +175,19 @@ class FourierRegression(AbstractAgent):
             raise ValueError(f"weights must have shape ({self.basis.count},), got {self.weights.shape}.")
 
     def check(self, problem: Problem, start: Start) -> None:
-        if start.dim != 1 or problem.covariates != len(self.features.leads):
-            raise NotApplicableError(
-                f"the regression is for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} "
-                f"and has {problem.covariates} covariates."
-            )
+        super().check(problem, start)
+        check_covariates(problem, start.dim, self.features.leads, 1)
 
-    def init(self, problem: Problem, start: Start) -> FourierRegressionState:
-        dtype = start.x0.dtype
-        low, high = jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)
-        modes = Modes.from_problem(problem, start.dim)
-        state = FourierRegressionState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
-        return start.fold_history(lambda s, context: self._observe(problem, s, context), state)
+    def empty(self, problem: Problem, start: Start) -> ContextMemory:
+        return self.features.empty(start.x0.dtype)
 
-    def step(self, problem: Problem, state: FourierRegressionState, observation: Observation):
-        state = self._observe(problem, state, observation.context)
-        rho = decay_root(1.0, state.modes.a)[0]
-        features, memory = self.features, state.memory
-        seen = jnp.asarray(features.at(memory, rho))
-        predicted = features.usual_mean(memory, rho) + self.basis.combine(seen, self.weights)
-        predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
-        mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
-        forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
-        advice = forecast.advice(state.modes, observation.previous_action)
-        return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
-
-    def _observe(
-        self, problem: Problem, state: FourierRegressionState, context: Float[Array, " q"]
-    ) -> FourierRegressionState:
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
-        scale, leads = self.scaling.scale, self.features.leads
-        now = problem.hitting.centre(context, 1)[0] / scale
-        forecasts = np.array([lead is not None for lead in leads], bool)
-        given = context[context.shape[0] - len(leads) :] / jnp.where(forecasts, scale, 1.0)
-        memory = self.features.advance(state.memory, state.seen, now, given)
-        low, high = jnp.minimum(state.low, now), jnp.maximum(state.high, now)
-        return FourierRegressionState(state.modes, state.seen + 1, low, high, memory)
+    def predict(
+        self, memory: ContextMemory, modes: Modes, seen, now, given
+    ) -> tuple[ContextMemory, DiscountedForecast]:
+        features, scale, rho = self.features, self.scaling.scale, decay_root(1.0, modes.a)[0]
+        is_forecast = np.array([lead is not None for lead in features.leads], bool)
+        now, given = now[0] / scale, given / jnp.where(is_forecast, scale, 1.0)
+        memory = features.advance(memory, seen, now, given)
+        predicted = features.usual_mean(memory, rho) + self.basis.combine(features.at(memory, rho), self.weights)
+        mean = memory.range.clip(jnp.where(seen >= features.needed, predicted, now))[None] * scale
+        return memory, DiscountedForecast.of_mean(mean)

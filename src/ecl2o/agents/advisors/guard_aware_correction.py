@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, Trainable
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, Problem

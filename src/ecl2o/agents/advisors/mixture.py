@@ -1,5 +1,6 @@
 """An online mixture of advisors that predict the discounted mean of the coming contexts."""
 
+import dataclasses
 import functools
 
 import equinox as eqx
@@ -7,7 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast, OnlineRidge, discounted_mean
+from ecl2o.agents.advisors.discounted_forecast import (
+    DiscountedForecast,
+    check_maturity,
+    default_maturity,
+    discounted_mean,
+)
+from ecl2o.agents.advisors.features import ContextRange
+from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
@@ -19,13 +27,16 @@ _ROUNDING = 100.0  # units in the last place of a prediction
 
 
 class MixtureLine(eqx.Module):
-    """The memory of one coordinate: sums of the last contexts, predictions that wait for their targets, weights, the range."""
+    """The memory of one coordinate: sums of the last contexts, the range, weights, and predictions that wait for their targets.
 
-    sums: Float[Array, " m"]
-    waiting: Float[Array, "m n"]
+    `members` are predictions of the members, `own` those of the mixture, the oldest first.
+    """
+
+    sums: Float[Array, "*d m"]
+    range: ContextRange
     weights: ExponentialWeights
-    low: Float[Array, ""]
-    high: Float[Array, ""]
+    members: Float[Array, "*d m n"]
+    own: Float[Array, "*d m"]
 
 
 class MixtureState(eqx.Module):
@@ -61,7 +72,7 @@ class Mixture(AbstractAgent):
             least 24.
         ahead: how many steps after its context the action is in force, as the members know too. Default: 0.
         combines: whether it competes with the best weighted mean of its members. Default: False, with the best member.
-        judges_history: whether predictions of the history count. Default: True; False is for members that were trained on it.
+        scores_history: whether predictions of the history count. Default: True; False is for members that were trained on it.
         weights: of each mode, (d, n), with which a run starts: `Info.details["weights"]` of the last step of an earlier run,
             whose errors the bound then counts too. Default: equal weights.
 
@@ -76,7 +87,7 @@ class Mixture(AbstractAgent):
     maturity: int = eqx.field(static=True)
     ahead: int = eqx.field(static=True, default=0)
     combines: bool = eqx.field(static=True, default=False)
-    judges_history: bool = eqx.field(static=True, default=True)
+    scores_history: bool = eqx.field(static=True, default=True)
     weights: ExponentialWeights | None = None
 
     def __init__(
@@ -87,24 +98,20 @@ class Mixture(AbstractAgent):
         maturity: int | None = None,
         ahead: int = 0,
         combines: bool = False,
-        judges_history: bool = True,
+        scores_history: bool = True,
         weights: ExponentialWeights | None = None,
     ):
         self.members = tuple(members)
         self.period, self.memory, self.ahead = period, as_float(memory), ahead
-        self.maturity = max(period, 24) + ahead if maturity is None else maturity
-        self.combines, self.judges_history, self.weights = combines, judges_history, weights
+        self.maturity = default_maturity(period, ahead) if maturity is None else maturity
+        self.combines, self.scores_history, self.weights = combines, scores_history, weights
 
     def __check_init__(self):
         check_count("period", self.period)
-        check_count("maturity", self.maturity)
+        check_maturity(self.maturity, self.ahead)
         check_positive("memory", self.memory)
         if not self.members:
             raise ValueError("Mixture needs at least one member.")
-        if type(self.ahead) is not int or self.ahead < 0:
-            raise ValueError(f"ahead must be a whole number of steps, 0 or more, got {self.ahead!r}.")
-        if self.maturity < 2 + self.ahead:
-            raise ValueError(f"maturity must be at least {2 + self.ahead}, got {self.maturity}.")
         if self.weights is not None and self.weights.losses.shape[1:] != (len(self.members),):
             shape = self.weights.losses.shape
             raise ValueError(f"weights must be of shape (d, n) for n = {len(self.members)} members, got {shape}.")
@@ -135,45 +142,46 @@ class Mixture(AbstractAgent):
         modes, dtype, count = Modes.from_problem(problem, start.dim), start.x0.dtype, len(self.members)
         empty = MixtureLine(
             sums=jnp.zeros((self.maturity,), dtype),
-            waiting=jnp.zeros((self.maturity, count + 1), dtype),
+            range=ContextRange.empty(dtype),
             weights=ExponentialWeights.empty(count, dtype),
-            low=jnp.asarray(jnp.inf, dtype),
-            high=jnp.asarray(-jnp.inf, dtype),
+            members=jnp.zeros((self.maturity, count), dtype),
+            own=jnp.zeros((self.maturity,), dtype),
         )
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
         if self.weights is not None:
             first = jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), self.weights, lines.weights)
-            lines = eqx.tree_at(lambda tree: tree.weights, lines, first)
-        judged = self.judges_history and self.lookahead == 0  # forecasts of the past are not known
-        known = Start(start.x0, start.history[:0], start.horizon) if judged else start
+            lines = dataclasses.replace(lines, weights=first)
+        scores = self.scores_history and self.lookahead == 0  # forecasts of the past are not known
+        known = dataclasses.replace(start, history=start.history[:0], unseen=None) if scores else start
         members = tuple(member.init(problem, known) for member in self.members)
         state = MixtureState(members, modes, jnp.zeros((), int), lines)
-        if not judged:
-            return self._with_range(problem, state, start)
+        if scores:
+            return start.fold_history(functools.partial(self._play, problem), (state, start.x0))[0]
 
-        def live(carry, context):
-            state, previous = carry
-            state, action, _ = self.step(problem, state, Observation(context, previous, state.seen))
-            return state, action
+        def widen(seen_range: ContextRange, context: Float[Array, " q"]) -> ContextRange:
+            return jax.vmap(ContextRange.include)(seen_range, self._observe(problem, modes, context))
 
-        return start.fold_history(live, (state, start.x0))[0]
+        seen_range = start.fold_history(widen, lines.range)
+        return dataclasses.replace(state, lines=dataclasses.replace(lines, range=seen_range))
 
-    def _with_range(self, problem: Problem, state: MixtureState, start: Start) -> MixtureState:
-        """Return the state with the range of the contexts of the history, padding (NaN) apart."""
+    def _play(self, problem: Problem, carry: tuple[MixtureState, Array], context: Float[Array, " q"]):
+        """Return the state and the action after a context of the history."""
+        state, previous = carry
+        state, action, _ = self.step(problem, state, Observation(context, previous, state.seen))
+        return state, action
+
+    def _observe(self, problem: Problem, modes: Modes, context: Float[Array, " q"]) -> Float[Array, " d"]:
+        """Return what is followed, in modes."""
         assert isinstance(problem.hitting, AbstractQuadraticCost)
-        if start.history.shape[0] == 0:
-            return state
-        centres = jax.vmap(problem.hitting.centre, in_axes=(0, None))(start.history, start.dim)
-        past = centres @ state.modes.to_modes.T
-        low, high = (jnp.where(jnp.isnan(past), end, past) for end in (jnp.inf, -jnp.inf))
-        ends = jnp.min(low, axis=0), jnp.max(high, axis=0)
-        return eqx.tree_at(lambda tree: (tree.lines.low, tree.lines.high), state, ends)
+        return modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
 
     def step(self, problem: Problem, state: MixtureState, observation: Observation):
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
-        modes, previous = state.modes, observation.previous_action
+        modes, previous, now = (
+            state.modes,
+            observation.previous_action,
+            self._observe(problem, state.modes, observation.context),
+        )
         rho = decay_root(1.0, modes.a)
-        now = modes.to_modes @ problem.hitting.centre(observation.context, previous.shape[0])
         states, forecasts, converged = [], [], []
         for member, inner in zip(self.members, state.members, strict=True):
             inner, advice, info = member.step(problem, inner, observation.with_lookahead(member.lookahead))
@@ -194,29 +202,31 @@ class Mixture(AbstractAgent):
 
     def _advance(self, line: MixtureLine, step, now, predictions: Float[Array, " n"], rho: Float[Array, ""]):
         """Advance one coordinate: weigh the predictions, and judge those whose target has matured."""
-        low, high = jnp.minimum(line.low, now), jnp.maximum(line.high, now)
-        predictions = jnp.clip(predictions, low, high)
+        seen_range = line.range.include(now)
+        predictions = seen_range.clip(predictions)
         known = jax.lax.stop_gradient(line.weights)  # derivatives of a softmin at a large rate overflow
         predicted = jnp.sum(known.weights * predictions)
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
-        waiting = jnp.concatenate([line.waiting[1:], jnp.append(predictions, predicted)[None]])
-        errors = jax.lax.stop_gradient(waiting[0] - discounted_mean(sums[: self.maturity - self.ahead], rho, predicted))
-        keep = jax.lax.stop_gradient(jnp.asarray(0.5, now.dtype) ** (1 / (self.memory * self.period)))
-        rounding = (
-            _ROUNDING * jnp.finfo(now.dtype).eps * jax.lax.stop_gradient(jnp.maximum(jnp.abs(low), jnp.abs(high)))
+        members, own = (
+            jnp.concatenate([old[1:], new[None]]) for old, new in ((line.members, predictions), (line.own, predicted))
         )
-        losses = errors**2
+        target = discounted_mean(sums[: self.maturity - self.ahead], rho, predicted)
+        error, own_error = jax.lax.stop_gradient((members[0] - target, own[0] - target))
+        keep = jax.lax.stop_gradient(jnp.asarray(0.5, now.dtype) ** (1 / (self.memory * self.period)))
+        largest = jax.lax.stop_gradient(jnp.maximum(jnp.abs(seen_range.low), jnp.abs(seen_range.high)))
+        floor = (_ROUNDING * jnp.finfo(now.dtype).eps * largest) ** 2  # so that rounding does not decide between equals
+        losses, own_loss = error**2, own_error**2
         if self.combines:
-            losses = 2 * errors * errors[-1]
-            losses = losses - jnp.min(losses)
-        losses = losses + rounding**2  # so that rounding does not decide between equals
-        judged = known.with_losses(losses[:-1], losses[-1], keep)
+            losses, own_loss = 2 * error * own_error, 2 * own_error * own_error
+            least = jnp.minimum(jnp.min(losses), own_loss)
+            losses, own_loss = losses - least, own_loss - least
+        judged = known.with_losses(losses + floor, own_loss + floor, keep)
         matured = step >= self.maturity - 1
         weights = jax.tree.map(lambda new, old: jnp.where(matured, new, old), judged, known)
-        return MixtureLine(sums, waiting, weights, low, high), predicted
+        return MixtureLine(sums, seen_range, weights, members, own), predicted
 
 
 def _implied(modes: Modes, rho: Float[Array, " d"], previous: Float[Array, " d"], advice: Float[Array, " d"]):
     """Return the forecast that advice implies: the zhat with which rho x_{t-1} + (1 - rho) zhat is the advice."""
     mean = previous + modes.from_modes @ ((modes.to_modes @ (advice - previous)) / (1 - rho))
-    return DiscountedForecast(mean, jnp.zeros((3, *mean.shape), mean.dtype))
+    return DiscountedForecast.of_mean(mean)
