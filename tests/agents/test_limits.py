@@ -222,7 +222,9 @@ def test_whole_numbers_keep_the_promise_and_what_they_book(dim):
     assert is_counted(actions, spacing)
     k = stiffness(alpha)
     curvature = 1 + alpha + ratio * k / (ratio - 1 - k / (1 + k))
-    kept = judge(f"whole numbers, d = {dim}", costs.sum(axis=1), ratio * best + details["rounding_allowance"][:, -1, 0], details)
+    kept = judge(
+        f"whole numbers, d = {dim}", costs.sum(axis=1), ratio * best + details["rounding_allowance"][:, -1, 0], details
+    )
     assert check_booked(details["rounding_allowance"][..., 0], dim * curvature * spacing**2 / 8, kept) > 0.5
 
 

@@ -274,9 +274,7 @@ def play(case: Case) -> dict[str, np.ndarray]:
 
 
 # Of an account: by neutral names those of the library.
-ACCOUNT = {"booked": "rounding_allowance"} | {
-    name: name for name in ("cost", "reference", "left", "kept", "active")
-}
+ACCOUNT = {"booked": "rounding_allowance"} | {name: name for name in ("cost", "reference", "left", "kept", "active")}
 
 
 def read_account(run: Any) -> dict[str, np.ndarray]:
@@ -291,5 +289,7 @@ def read_account(run: Any) -> dict[str, np.ndarray]:
     found |= {name: np.asarray(details[key]) for name, key in ACCOUNT.items() if key in details}
     for name in ("kept", "active"):  # of all promises together
         if name in found:
-            found[name] = (np.all if name == "kept" else np.any)(found[name].reshape(len(run.actions), -1), axis=1)[:, None]
+            found[name] = (np.all if name == "kept" else np.any)(found[name].reshape(len(run.actions), -1), axis=1)[
+                :, None
+            ]
     return found

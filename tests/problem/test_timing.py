@@ -133,7 +133,12 @@ def test_hostile_runs_keep_the_promise(shift, horizon):
         day = ec.Instance(problem.start_state(jnp.zeros(1), history), jumps, history)
         guard = ec.Competitive(Fixed(advice), ratio, horizon)
         played = ec.rollout(guard, problem, day)
-        return played.cost, ec.oracle(problem, day).cost, played.details["reference"][-1, 0], played.details["kept"].all()
+        return (
+            played.cost,
+            ec.oracle(problem, day).cost,
+            played.details["reference"][-1, 0],
+            played.details["kept"].all(),
+        )
 
     cost, optimum, reported, kept = jax.jit(jax.vmap(run))(jnp.arange(300))
     assert bool(kept.all())

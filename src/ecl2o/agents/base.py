@@ -325,7 +325,9 @@ def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
     >>> [type(found).__name__ for found in walk_agents(ec.Guarded(ec.PureML(ec.Greedy())))]
     ['Guard', 'PureML', 'Greedy', 'ROBD']
     """
-    return (found for found in walk_modules(agent) if isinstance(found, AbstractAgent))
+    yield agent
+    for inner in child_agents(agent):
+        yield from walk_agents(inner)
 
 
 def _field_values(module: eqx.Module) -> list[Any]:

@@ -68,13 +68,13 @@ def describe_cost(problem: "Problem") -> str:
     >>> describe_cost(Problem(CurvedTracking(0.5, 2.0), Mahalanobis.isotropic(10.0, dim=1)))
     "weight/2 miss² + alpha/2 change² in the file's units"
     """
-    from ecl2o.problem import AsymmetricTracking, CurvedTracking, Mahalanobis, SquaredTracking
+    from ecl2o.problem import CurvedTracking, SquaredTracking
 
     hitting = problem.hitting
     misses = {SquaredTracking: "1/2 miss²", CurvedTracking: "weight/2 miss²"}.get(type(hitting))
-    if isinstance(hitting, AsymmetricTracking):
+    if hitting.is_two_sided:
         misses = f"{float(hitting.short):g}/2 shortage² + {float(hitting.long):g}/2 excess²"
-    if misses is None or not isinstance(problem.switching, Mahalanobis):
+    if misses is None or not problem.switching.is_quadratic:
         return "hitting and switching cost in the problem's units"
     return f"{misses} + alpha/2 change² in the file's units"
 

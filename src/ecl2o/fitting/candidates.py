@@ -24,10 +24,7 @@ from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_i
 from ecl2o.forecasters import AbstractForecaster, Given, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import (
-    AsymmetricTracking,
     CurvedTracking,
-    Limited,
-    Mahalanobis,
     Problem,
     SquaredTracking,
 )
@@ -91,7 +88,7 @@ class Candidate:
 def make_planner(problem: Problem, steps_per_day: int) -> RHC:
     """Return model-predictive control over a day, or less if later steps change nothing in eight digits."""
     lookahead = steps_per_day - 1
-    is_quadratic = isinstance(problem.switching, Mahalanobis)
+    is_quadratic = problem.switching.is_quadratic
     decay = float(decay_root(float(problem.m), float(problem.beta))) if is_quadratic else 1.0
     if decay < 1:
         lookahead = min(lookahead, int(np.ceil(np.log(_NEGLIGIBLE) / np.log(max(decay, _NEGLIGIBLE)))))
@@ -102,7 +99,7 @@ def reference_candidates(problem: Problem, steps_per_day: int) -> list[Candidate
     """Return what every policy is compared with: the expert, a planner, and the planner guarded by the expert."""
     plan, forecaster = make_planner(problem, steps_per_day), RollingProfile(FORECAST_DAYS, period=steps_per_day)
     found = [Candidate("r-obd", "r-obd", ROBD()), Candidate("rhc", "rhc", plan, forecaster=forecaster)]
-    ramped = isinstance(problem.actions, Limited) and problem.actions.ramp is not None
+    ramped = problem.actions.ramp is not None
     if not problem.timing.shift and not ramped:
         found.append(Candidate("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=forecaster))
     return found
@@ -147,7 +144,7 @@ def _regression(task: FitTask) -> list[Candidate]:
     ridge = functools.partial(OnlineRidge, period, ahead=max(shift, 0))
     has_weeks = task.contexts.split.training_days >= FEWEST_WEEKS * WEEK
     kinds: dict[str, AbstractAgent] = {"ridge": ridge()}
-    if isinstance(task.problem.hitting, AsymmetricTracking):
+    if task.problem.hitting.is_two_sided:
         ridge = functools.partial(ridge, covariates=leads)
         kinds = {"ridge": AsymmetricRidge(ridge())}
         if has_weeks:

@@ -20,7 +20,6 @@ from ecl2o.policy.start_run import check_memory
 from ecl2o.problem import (
     AsymmetricTracking,
     CurvedTracking,
-    LinearSwitching,
     Mahalanobis,
     Problem,
     SquaredTracking,
@@ -167,15 +166,15 @@ def _describe(problem: Problem) -> str:
     hitting, movement = problem.hitting, problem.switching
     parts = [type(part).__name__ for part in (hitting, movement, problem.actions)]
     parts += [str(problem.timing), f"m = {float(problem.m):g}"]
-    if isinstance(movement, Mahalanobis):
+    if movement.is_quadratic:
         parts += [f"alpha = {float(movement.alpha):g}", f"beta = {float(movement.beta):g}"]
-    if isinstance(movement, LinearSwitching):
+    if movement.is_distance:
         parts += [f"rate = {float(movement.rate):g}"]
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
         parts += [f"weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"]
-    if isinstance(hitting, AsymmetricTracking):
+    if hitting.is_two_sided:
         parts += [f"short {float(hitting.short):g}, long {float(hitting.long):g}"]
     if problem.is_bounded:
-        low, high = problem.actions.bounds(movement.Q.shape[0] if isinstance(movement, Mahalanobis) else 1, float)
+        low, high = problem.actions.bounds(movement.Q.shape[0] if movement.is_quadratic else 1, float)
         parts += [f"bounds from {low} to {high}"]
     return ", ".join(parts)

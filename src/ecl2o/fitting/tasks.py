@@ -285,7 +285,7 @@ def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tu
     saved = 0 if policy.history is None else len(policy.history) // per_day
     longest = max(wanted, saved, _FEWEST_HISTORY_DAYS)
     history = contexts.values[max(first - longest, 0) * per_day : first * per_day]
-    quadratic = isinstance(policy.problem.switching, Mahalanobis)  # else the optimum of a long span takes too long
+    quadratic = policy.problem.switching.is_quadratic  # else the optimum of a long span takes too long
     make = TestDays.with_whole_span_optimum if quadratic else TestDays.of
     scored = _find_scored(contexts, first)
     x0 = _start_state(policy.problem, choose_x0(policy, history[-1]), history)

@@ -24,11 +24,9 @@ from ecl2o.policy.contract import Contract, describe_validation_error
 from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import (
     AbstractHittingCost,
-    AbstractQuadraticCost,
     Box,
     CurvedTracking,
     Limited,
-    Mahalanobis,
     Problem,
     Total,
 )
@@ -94,7 +92,7 @@ class Policy:
     @property
     def optimum_is_bound(self) -> bool:
         """Whether the optimum that guard and service report is a lower bound: costs are not quadratic, or actions limited."""
-        quadratic = isinstance(self.problem.hitting, AbstractQuadraticCost)
+        quadratic = self.problem.hitting.is_quadratic
         return not quadratic or isinstance(self.problem.actions, Limited)
 
     @functools.cached_property
@@ -266,7 +264,7 @@ def describe(policy: Policy) -> PolicyDescription:
     weights = jax.tree.leaves(eqx.filter(policy.agent, trainable_mask(policy.agent)))
     hitting, movement, actions = (type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions))
     about = ProblemDescription(hitting=hitting, m=float(problem.m), dim=policy.dim, switching=movement, actions=actions)
-    if isinstance(problem.switching, Mahalanobis):
+    if problem.switching.is_quadratic:
         about["alpha"], about["beta"] = float(problem.alpha), float(problem.beta)
         twice_Q = 2 * np.asarray(problem.Q)
         if (twice_Q == np.diag(np.diag(twice_Q))).all() and twice_Q.shape[0] > 1:
@@ -337,9 +335,9 @@ def _describe_parts(policy: Policy) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 def infer_action_dim(problem: Problem, context_dim: int | None) -> int | None:
     """Return d, from the switching cost, or from q if the hitting cost compares actions with contexts; else None."""
-    if isinstance(problem.switching, Mahalanobis):
+    if problem.switching.is_quadratic:
         return problem.Q.shape[0]
-    if context_dim is None or not isinstance(problem.hitting, AbstractQuadraticCost):
+    if context_dim is None or not problem.hitting.is_quadratic:
         return None
     most = context_dim - problem.covariates
     return next((d for d in (most, most - 1) if hitting_fits(problem.hitting, d, context_dim)), None)

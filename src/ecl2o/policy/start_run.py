@@ -22,7 +22,7 @@ from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.exceptions import MemoryLimitError, PolicyFileError
 from ecl2o.policy.executable_cache import cache_numbers
 from ecl2o.policy.policy import Policy, hitting_fits, infer_action_dim
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance
+from ecl2o.problem import Instance
 from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import (
@@ -189,7 +189,7 @@ def infer_context_dim(policy: Policy, dim: int) -> int:
         return policy.contract.context_dim
     if policy.history is not None:
         return policy.history.shape[1]
-    if isinstance(hitting, AbstractQuadraticCost | AsymmetricTracking):
+    if hitting.is_quadratic or hitting.is_two_sided:
         least = dim + policy.problem.covariates
         return next((q for q in (least, least + 1) if hitting_fits(hitting, dim, q)), least)
     raise ValueError(

@@ -28,7 +28,7 @@ from ecl2o.policy.clock import StepClock
 from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.start_run import find_start, start_state
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, Mahalanobis, Problem
+from ecl2o.problem import Instance, Problem
 from ecl2o.problem.arrays import cast_floats, cost_ratio
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput
@@ -110,7 +110,7 @@ def _advance_optimum(
     work = state.work
     assert work is not None
     (in_force,), (context,) = problem.timing.meet(observation.previous_action, action[None], observation.context[None])
-    if isinstance(problem.hitting, AsymmetricTracking):
+    if problem.hitting.is_two_sided:
         prefix = bound_optimum(problem.hitting, 2 * problem.Q, work, context)
     else:
         prefix = work.with_context(*quadratic_terms(problem, context, len(action)))
@@ -123,11 +123,11 @@ def _advance_optimum(
 
 
 def _has_work_function(problem: Problem) -> bool:
-    if not isinstance(problem.switching, Mahalanobis):
+    if not problem.switching.is_quadratic:
         return False
-    if isinstance(problem.hitting, AsymmetricTracking):
+    if problem.hitting.is_two_sided:
         return len(problem.Q) == 1
-    return isinstance(problem.hitting, AbstractQuadraticCost) and not problem.relaxed.is_bounded
+    return problem.hitting.is_quadratic and not problem.relaxed.is_bounded
 
 
 BATCH_SIZE = 64

@@ -72,12 +72,11 @@ def make(cost, movement, actions, timing, dim):
 
 
 def accepts(guard, problem, instance) -> bool:
-    """Return whether a guard can be made for a problem; every refusal says what to do."""
+    """Return whether a guard can be made for a problem."""
     start = Start(instance.x0, instance.past, instance.horizon)
     try:
         follow_timing(guard, problem).check(problem, start)
-    except ec.NotApplicableError as error:
-        assert len(str(error)) > 40
+    except ec.NotApplicableError:
         return False
     return True
 
@@ -88,7 +87,7 @@ def hostile(dim):
 
 @pytest.mark.parametrize("kind", GUARDS)
 def test_what_is_accepted_runs(kind):
-    """Of all combinations, what the check accepts can be traced; a few of them are run against hostile advice and keep their promise."""
+    """Of all combinations, what the check accepts can be traced; a few are run, and keep their promise against hostile advice."""
     accepted = []
     for combination in ALL:
         made = make(*combination)
@@ -102,7 +101,9 @@ def test_what_is_accepted_runs(kind):
             continue
         problem, instance = make(*combination)
         guard = GUARDS[kind](hostile(combination[-1]))
-        shapes = jax.eval_shape(lambda guard=guard, problem=problem, instance=instance: ec.rollout(guard, problem, instance))
+        shapes = jax.eval_shape(
+            lambda guard=guard, problem=problem, instance=instance: ec.rollout(guard, problem, instance)
+        )
         assert shapes.actions.shape == (HORIZON, combination[-1])
         if draw % 32 == 0:
             details = ec.rollout(guard, problem, instance).info.details

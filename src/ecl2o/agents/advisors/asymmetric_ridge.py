@@ -190,6 +190,6 @@ def _usual_weight(hitting: AsymmetricTracking) -> Float[Array, ""]:
 
 def _usual_problem(problem: Problem) -> Problem:
     """The same with one weight for both sides."""
-    if not isinstance(problem.hitting, AsymmetricTracking):
+    if not problem.hitting.is_two_sided:
         raise NotApplicableError(f"AsymmetricRidge is for AsymmetricTracking, got {type(problem.hitting).__name__}.")
     return weigh_equally(problem, _usual_weight(problem.hitting))

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.decoupling import Modes
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import check_count
 from ecl2o.theory import decay_root
 
@@ -86,7 +86,6 @@ class AbstractRegression(AbstractAgent):
         self, problem: Problem, state: RegressionState, context: Float[Array, " q"]
     ) -> tuple[RegressionState, DiscountedForecast]:
         """Return the state after one more context, and the forecast."""
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
         now = problem.hitting.centre(context, state.modes.a.shape[0])
         given = context[context.shape[0] - len(self.features.leads) :]
         memory, forecast = self.predict(state.memory, state.modes, state.seen, now, given)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, Trainable
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, check_count, check_finite, safe_sqrt
 
 HARMONICS = 7  # 1, and cosine and sine of the first three
@@ -100,7 +100,6 @@ class GuardAwareCorrection(AbstractAgent):
         return GuardAwareCorrectionState(inner, PeriodSoFar.open(2 * problem.Q, start.x0), context, start.x0)
 
     def step(self, problem: Problem, state: GuardAwareCorrectionState, observation: Observation):
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
         inner_state, advice, inner = self.advisor.step(problem, state.inner, observation)
         previous, context = observation.previous_action, observation.context
         phase = observation.place % self.period

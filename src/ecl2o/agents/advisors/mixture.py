@@ -18,7 +18,7 @@ from ecl2o.agents.advisors.features import ContextRange
 from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.planning.decoupling import Modes
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, check_count, check_positive
 from ecl2o.solvers.exponential_weights import ExponentialWeights
 from ecl2o.theory import decay_root
@@ -172,7 +172,6 @@ class Mixture(AbstractAgent):
 
     def _observe(self, problem: Problem, modes: Modes, context: Float[Array, " q"]) -> Float[Array, " d"]:
         """Return what is followed, in modes."""
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
         return modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
 
     def step(self, problem: Problem, state: MixtureState, observation: Observation):
