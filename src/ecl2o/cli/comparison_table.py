@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ecl2o.cli import output, tables
 
@@ -70,7 +70,7 @@ def describe_cost(problem: "Problem") -> str:
     """
     from ecl2o.problem import CurvedTracking, SquaredTracking
 
-    hitting = problem.hitting
+    hitting: Any = problem.hitting
     misses = {SquaredTracking: "1/2 miss²", CurvedTracking: "weight/2 miss²"}.get(type(hitting))
     if hitting.is_two_sided:
         misses = f"{float(hitting.short):g}/2 shortage² + {float(hitting.long):g}/2 excess²"

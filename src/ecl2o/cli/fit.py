@@ -192,7 +192,9 @@ def _describe_shifted_promise(fitted: "FittedSeries") -> str:
     from ecl2o.theory import smallest_control_ratio
 
     try:
-        least = smallest_control_ratio(fitted.policy.problem.game)
+        game = fitted.policy.problem.game
+        assert game is not None
+        least = smallest_control_ratio(game)
     except NotApplicableError:
         return "worst case: no promise; with a delay or known contexts one needs equal weights of misses and no bounds."
     ratio = f"{max((math.floor(1000 * least) + 1) / 1000, 2):g}"

@@ -204,11 +204,12 @@ def make_row(name: str, contender: Contender, test_days: TestDays, score: DailyS
     if agent.lookahead:
         forecaster = "Exact" if contender.forecaster is None else type(contender.forecaster).__name__
     promise = agent.promise(test_days.problem)
+    to_optimum = promise is not None and promise.reference is Reference.OPTIMUM
     return ComparisonRow(
         **_figures(name, score),
         forecaster=forecaster,
         promise=promise,
-        live_ratio=None if promise is None else worst_live_ratio(promise, score),
+        live_ratio=worst_live_ratio(score) if to_optimum else None,
         budget_left=_least_budget_left(score),
         promise_lost_at=_promise_lost_at(score),
         allowed_cost=None if promise is None else _allowed_cost(promise, score, test_days),
@@ -269,10 +270,8 @@ def _allowed_cost(promise: Promise, score: DailyScore, test_days: TestDays) -> f
     return promise.bound(float(np.max(best)), days * T)
 
 
-def worst_live_ratio(promise: Promise, score: DailyScore) -> float | None:
-    """Return the largest ratio to the optimum so far that the agent reported; None for a promise relative to a baseline."""
-    if promise.reference is not Reference.OPTIMUM:
-        return None
+def worst_live_ratio(score: DailyScore) -> float:
+    """Return the largest ratio to its reference so far that the guard reported of its first promise."""
     return float(np.max(np.asarray(score.runs.details["ratio"])[..., 0]))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -163,7 +164,8 @@ def _same_kind(problem: Problem, other: Problem) -> bool:
 
 
 def _describe(problem: Problem) -> str:
-    hitting, movement = problem.hitting, problem.switching
+    hitting: Any = problem.hitting
+    movement: Any = problem.switching
     parts = [type(part).__name__ for part in (hitting, movement, problem.actions)]
     parts += [str(problem.timing), f"m = {float(problem.m):g}"]
     if movement.is_quadratic:

@@ -5,6 +5,7 @@ only the 70 weights of the `GuardAwareCorrection` around it are trained.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -39,7 +40,7 @@ class GuardedLoss(AbstractLoss):
     forecasts: DiscountedForecast
     period: int | None = eqx.field(static=True, default=None)
 
-    def __call__(self, agent, problem, instances, oracles):
+    def __call__(self, agent: Any, problem, instances, oracles):
         return get_scale(self, oracles).mean_cost(self.roll_out(agent, problem, instances).cost, oracles.cost)
 
     def roll_out(self, guard: Guard, problem: Problem, instances: Instance) -> Trajectory:

@@ -29,8 +29,8 @@ class AbstractProblem(eqx.Module):
     state of a `ControlProblem`. It starts at x_0 and is in `Observation.previous_action`.
     """
 
-    actions: eqx.AbstractVar[AbstractActionSet]
-    timing: eqx.AbstractVar[AbstractTiming]
+    actions = Everywhere()
+    timing = Immediate()
 
     @property
     @abc.abstractmethod
@@ -137,8 +137,8 @@ class Problem(AbstractProblem):
 
     hitting: AbstractHittingCost
     switching: AbstractSwitchingCost
-    actions: AbstractActionSet = Everywhere()
-    timing: AbstractTiming = Immediate()
+    actions: AbstractActionSet = Everywhere()  # pyright: ignore[reportIncompatibleVariableOverride]
+    timing: AbstractTiming = Immediate()  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __check_init__(self):
         self.timing.check(self)

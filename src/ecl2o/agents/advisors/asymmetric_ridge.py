@@ -15,6 +15,7 @@ part falls away, and x_t in the rows is the action that the rule had decided so 
 """
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,7 +28,7 @@ from ecl2o.agents.advisors.features import make_waves
 from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, check_fields
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import AsymmetricTracking, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, check_finite, check_positive
 from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
 from ecl2o.theory import decay_root
@@ -136,7 +137,7 @@ class AsymmetricRidge(AbstractAgent):
         shifts, target = advance(state.shifts, followed, counted, forecast.mean, q, hitting, seen)
         return AsymmetricRidgeState(inner, shifts), target, forecast
 
-    def _advance(self, shift: ShiftState, present, y, zhat, q, hitting: AsymmetricTracking, seen: Int[Array, ""]):
+    def _advance(self, shift: ShiftState, present, y, zhat, q, hitting: Any, seen: Int[Array, ""]):
         """Advance one coordinate: shift the forecast as learned so far, then learn from what the step costs.
 
         `y` is the `present` context as the regression counts it.
@@ -177,14 +178,14 @@ class AsymmetricRidge(AbstractAgent):
         return ShiftState(y, decided, power, miss_power, regression, waiting), zhat + size * jnp.sum(row * theta)
 
 
-def _pull(hitting: AsymmetricTracking, q: Float[Array, "*d"], is_short: Bool[Array, "*d"]):
+def _pull(hitting: Any, q: Float[Array, "*d"], is_short: Bool[Array, "*d"]):
     """Return the weight of the side of y on which xbar is, and (x - y)/(xbar - y)."""
     usual, weight = _usual_weight(hitting), jnp.where(is_short, hitting.short, hitting.long)
     stiffness = q / decay_root(usual, q)  # 2Q + u + S: with weight u now too, x = rho x_{t-1} + (1 - rho) zhat
     return weight, stiffness / (stiffness + weight - usual)
 
 
-def _usual_weight(hitting: AsymmetricTracking) -> Float[Array, ""]:
+def _usual_weight(hitting: Any) -> Float[Array, ""]:
     return jnp.sqrt(hitting.short * hitting.long)
 
 

@@ -22,7 +22,7 @@ def accurate_cost(
     dim, hitting, switching = action.shape[0], problem.hitting, problem.switching
     if dim > 1 and hitting.is_quadratic and switching.is_quadratic:
         hit = accurate_half_form(hitting.curvature(context, dim), action - hitting.centre(context, dim))
-        move = accurate_half_form(2 * switching.Q, action - previous)
+        move = accurate_half_form(2 * problem.Q, action - previous)
         return hit[0] + move[0], hit[1] + move[1]
     cost, limits = hitting(action, context) + switching(action, previous), jnp.finfo(action.dtype)
     free = (action == previous).all()
@@ -93,7 +93,7 @@ class Account(eqx.Module):
 
     def details(self) -> dict[str, Array]:
         """Return cost, reference, ratio and left for `Info.details`, one number for each account."""
-        figures = {"cost": self.cost, "reference": self.reference, "left": self.left}
+        figures: dict[str, Any] = {"cost": self.cost, "reference": self.reference, "left": self.left}
         figures["ratio"] = cost_ratio(self.cost, self.reference)
         if self.rounding_allowance is not None:
             figures["rounding_allowance"] = self.rounding_allowance

@@ -8,7 +8,7 @@ from ecl2o.agents.calibrator import ROBD
 from ecl2o.agents.control import LQR
 from ecl2o.agents.guards.guard import Guard
 from ecl2o.agents.guards.references.band import Band
-from ecl2o.agents.guards.references.base import PromiseTerms
+from ecl2o.agents.guards.references.base import AbstractReference, PromiseTerms
 from ecl2o.agents.guards.references.baseline import Baseline
 from ecl2o.agents.guards.references.optimum import Optimum, Tracking
 from ecl2o.agents.promise import Promise, Reference
@@ -178,7 +178,7 @@ def Promises(
     if len(promises) == 1 and baseline is not None:
         raise ValueError("one promise relative to a baseline is Guarded(agent, expert, slack), which allows more.")
     tracking = Tracking(contexts=contexts)
-    references = [] if all(to_baseline) else [Optimum(tracking)]
+    references: list[AbstractReference] = [] if all(to_baseline) else [Optimum(tracking)]
     if baseline is not None:
         references.append(Baseline(baseline, tracking=tracking))
     terms = [

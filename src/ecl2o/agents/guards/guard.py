@@ -20,7 +20,7 @@ from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Star
 from ecl2o.agents.guards.account import Account
 from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Origin, pull_inside
 from ecl2o.agents.guards.limits import round_inside
-from ecl2o.agents.guards.references.base import AbstractReference, AbstractReferenceStep, PromiseTerms
+from ecl2o.agents.guards.references.base import AbstractReference, PromiseTerms
 from ecl2o.agents.promise import Promise
 from ecl2o.agents.wrappers import PureML
 from ecl2o.problem.arrays import as_float, check_count, check_finite, check_nonnegative
@@ -70,7 +70,8 @@ class Slots:
         order = sorted(range(len(promises)), key=lambda i: promises[i].reference)
         found = [(i, promises[i].period or 1, phase) for i in order for phase in promises[i].phases]
         owners = [promises[i].reference for i, _, _ in found]
-        return cls(*np.array(found).T, tuple(owners.count(each) for each in range(references)))
+        owner, period, phase = np.array(found).T
+        return cls(owner, period, phase, tuple(owners.count(each) for each in range(references)))
 
     @property
     def several(self) -> bool:
@@ -309,7 +310,7 @@ class Guard(AbstractAgent):
         problem: AnyProblem,
         state: GuardState,
         observation: Observation,
-        terms: tuple[AbstractReferenceStep, ...],
+        terms: tuple[Any, ...],
         finite: Bool[Array, ""],
     ) -> "Allowed":
         """Return what the promises allow together."""
@@ -342,7 +343,7 @@ class Guard(AbstractAgent):
         problem: AnyProblem,
         state: GuardState,
         observation: Observation,
-        terms: tuple[AbstractReferenceStep, ...],
+        terms: tuple[Any, ...],
         choice: "Choice",
     ) -> tuple[Account, tuple[Any, ...]]:
         """Return the accounts, and the references' states, after the action was played."""

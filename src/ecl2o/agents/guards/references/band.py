@@ -6,6 +6,7 @@ account leaves is moved toward the safest action, which is the best one against 
 """
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -277,7 +278,7 @@ class Band(AbstractReference):
         )
 
     def settle(
-        self, problem: AnyProblem, term: BandStep, state: BandState, ratio, observation: Observation, action: Action
+        self, problem: AnyProblem, term: Any, state: BandState, ratio, observation: Observation, action: Action
     ) -> Settlement:
         """What is reserved counts as spent: what is left of the account is what the invariant leaves."""
         point = jnp.concatenate([term.state, action, term.context])

@@ -26,20 +26,19 @@ Prepared = Any
 class AbstractReferenceStep(eqx.Module):
     """What a reference says about a step, before the action is chosen.
 
-    Fields:
-        origin: from where its level set is measured.
+    Fields of every subclass:
         growth: by how much the reference's cost grows, as far as it does not depend on the action; 0 where the step is not
             usable.
         usable: whether the growth is finite.
         announced: whether the conditions of the promise are met.
     """
 
-    origin: eqx.AbstractVar[Origin]
-    growth: eqx.AbstractVar[Number]
-    usable: eqx.AbstractVar[Bool[Array, ""]]
-    announced: eqx.AbstractVar[Bool[Array, ""]]
+    @property
+    @abc.abstractmethod
+    def origin(self) -> Origin:
+        """From where its level set is measured."""
 
-    def only_if(self, finite: Bool[Array, ""]) -> "AbstractReferenceStep":
+    def only_if(self: Any, finite: Bool[Array, ""]) -> Any:
         """Return the step, which is not usable unless its context is finite."""
         usable = self.usable & finite
         return dataclasses.replace(self, usable=usable, growth=jnp.where(usable, self.growth, 0.0))

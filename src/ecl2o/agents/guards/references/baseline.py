@@ -6,6 +6,7 @@ of the hitting cost is bounded, it reserves less: what the future can still cost
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,7 +28,7 @@ from ecl2o.agents.guards.references.optimum import AbstractTrackingReference, Tr
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import AbstractProblem, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_optional_float, check_positive, concrete_value
 from ecl2o.solvers.bounded_newton import minimize
 from ecl2o.theory import future_stiffness, limit_stiffness
@@ -131,7 +132,7 @@ class Baseline(AbstractTrackingReference):
     def map_agent(self, function: Callable[[AbstractAgent], AbstractAgent]) -> "Baseline":
         return dataclasses.replace(self, agent=function(self.agent))
 
-    def on(self, problem: AbstractProblem) -> AbstractReference:
+    def on(self, problem: AnyProblem) -> AbstractReference:
         from ecl2o.agents.guards.references.dynamics import DynamicBaseline
 
         if problem.game is None:
@@ -224,7 +225,7 @@ class Baseline(AbstractTrackingReference):
         return dataclasses.replace(step, inside=lowest.x, found=step.found & lowest.converged)
 
     def settle(
-        self, problem: AnyProblem, term: BaselineStep, state, ratio, observation: Observation, action: Action
+        self, problem: AnyProblem, term: Any, state, ratio, observation: Observation, action: Action
     ) -> Settlement:
         rounding = jnp.where(term.usable, term.rounding, 0.0)
         own = jax.tree.map(lambda new, old: jnp.where(term.usable, new, old), term.trajectory, state)

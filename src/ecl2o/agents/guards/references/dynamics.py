@@ -8,7 +8,7 @@ centre of the past are measured from the latest action, and no large numbers can
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -95,7 +95,7 @@ class Situation(eqx.Module):
 class DynamicState(eqx.Module):
     """The past of the reference, or its trajectory, and the least that its cost can still grow by."""
 
-    reference: Past | OwnTrajectory
+    reference: Any  # Past, or OwnTrajectory
     least_ahead: Number
 
 
@@ -131,9 +131,10 @@ class DynamicStep(AbstractReferenceStep):
 class AbstractDynamicReference(AbstractReference):
     """What the two references share: the future, the cost, and the account. A subclass follows its past."""
 
-    kind: eqx.AbstractClassVar[str]
-    tracking: eqx.AbstractVar[Tracking]
-    every_prefix: eqx.AbstractVar[bool]
+    kind: ClassVar[str]
+
+    tracking = Tracking()
+    every_prefix = False
 
     @property
     def horizon(self) -> int | None:
@@ -178,7 +179,7 @@ class AbstractDynamicReference(AbstractReference):
         return now.level_set(reserve, jnp.zeros_like(least)).lowest(), reserve.sound
 
     def settle(
-        self, problem: AnyProblem, term: DynamicStep, state, ratio, observation: Observation, action: Action
+        self, problem: AnyProblem, term: Any, state, ratio, observation: Observation, action: Action
     ) -> Settlement:
         ahead = term.reserve.least_growth
         growth, size = term.growth + ahead - term.least_ahead, len(term.situation.point(action))

@@ -29,8 +29,10 @@ class AbstractLines(eqx.Module):
     def shape(self) -> Float[Array, " d"]:
         """An upper bound on them."""
 
-    value: eqx.AbstractVar[Float[Array, " d"]]
-    """The reserve's curvature where it is greatest; negative or infinite where nothing is feasible."""
+    @property
+    @abc.abstractmethod
+    def value(self) -> Float[Array, " d"]:
+        """The reserve's curvature where it is greatest; negative or infinite where nothing is feasible."""
 
     @abc.abstractmethod
     def worst(self, x: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -10,6 +10,7 @@ All matrices are diagonal here, so that coordinates are lines.
 """
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -34,7 +35,7 @@ from ecl2o.agents.guards.references.optimum import (
 )
 from ecl2o.agents.promise import Promise
 from ecl2o.planning.work_function import Prefix, WorkFunction
-from ecl2o.problem import AbstractHittingCost, AsymmetricTracking, Problem
+from ecl2o.problem import AbstractHittingCost, Problem
 from ecl2o.problem.arrays import add_exactly, safe_sqrt
 from ecl2o.solvers.bisection import bisect_root
 from ecl2o.solvers.bounded_newton import minimize
@@ -66,7 +67,7 @@ class AsymmetricLines(AbstractLines):
     """`AsymmetricTracking`: x and z* lie each on one side of y, and the reserve is that of the quadratic on the side of z*."""
 
     of: ModelLines
-    hitting: AsymmetricTracking
+    hitting: Any  # quadratic on two sides
     context: Float[Array, " d"]
 
     @property
@@ -90,9 +91,9 @@ class AsymmetricLines(AbstractLines):
         game, y = self.of, self.context
         return game.value_at(weight), weight / (game.k + weight) * y, 0.5 * game.k * weight / (game.k + weight) * y**2
 
-    def cost(self, x: Float[Array, " d"], weight: Float[Array, " d"]) -> Float[Array, " d"]:
+    def cost(self, x: Float[Array, " d"], worst: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return what x costs and must reserve less L times the growth of the model, by coordinate."""
-        return self._piece(x, self.hitting.weight(x < self.context), weight)
+        return self._piece(x, self.hitting.weight(x < self.context), worst)
 
     def _piece(self, x, own, weight):
         game, (v, m, growth) = self.of, self._parts(weight)
@@ -180,9 +181,9 @@ class ConvexLine(AbstractLines):
         infinite = jnp.full_like(x, jnp.inf)
         return minimize(_model_less_reserve, jnp.zeros_like(x), (self, x), -infinite, infinite).x
 
-    def cost(self, x: Float[Array, " 1"], z: Float[Array, " 1"]) -> Float[Array, " 1"]:
+    def cost(self, x: Float[Array, " 1"], worst: Float[Array, " 1"]) -> Float[Array, " 1"]:
         """Return what x costs and must reserve less L times the growth of the model."""
-        game = self.of
+        game, z = self.of, worst
         reserve = 0.5 * (game.sigma * (x - z) ** 2 - game.k * z**2) - self._hit(z)
         return self._hit(x) + 0.5 * game.g * (x - game.previous) ** 2 + game.ratio * reserve
 
@@ -214,9 +215,7 @@ def _descent(x, line: ConvexLine):
     return -(line._slope(x) + pull)[0]
 
 
-def bound_optimum(
-    hitting: AsymmetricTracking, G: Float[Array, "1 1"], work: WorkFunction, context: Float[Array, " q"]
-) -> Prefix:
+def bound_optimum(hitting: Any, G: Float[Array, "1 1"], work: WorkFunction, context: Float[Array, " q"]) -> Prefix:
     """Return a model that touches f where the model itself is least, on a line: rho is a lower bound on the optimum."""
     centre = hitting.centre(context, len(G))
     nothing, least = jnp.zeros_like(centre), hitting.curvature_bounds(1)[0].astype(context.dtype)
@@ -297,7 +296,7 @@ class LowerModel(AbstractTrackingReference):
         return LowerModelStep(lines, work, usable, announced, jnp.zeros((), context.dtype))
 
     def settle(
-        self, problem: Problem, term: LowerModelStep, state: PastState, ratio, observation: Observation, action: Action
+        self, problem: Problem, term: Any, state: PastState, ratio, observation: Observation, action: Action
     ) -> Settlement:
         counted, real = self.tracking.count(problem, len(action))
         prefix = advance_model(term.lines, state.work, term.origin.away(action))
@@ -305,7 +304,7 @@ class LowerModel(AbstractTrackingReference):
         work = jax.tree.map(
             lambda new, old: jnp.where(term.usable, new, old), prefix.after_move(2 * counted.Q), state.work
         )
-        reported = growth if problem.actions.ramp is None else real * growth
+        reported = growth if problem.actions.ramp is None else jnp.multiply(real, growth)
         rounding = jnp.where(term.usable, prefix.rounding, 0.0)
         costs = self.costs(problem, observation, action)
         return Settlement(dataclasses.replace(state, work=work), growth, rounding, reported, *costs)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents.base import Observation, Start
+from ecl2o.agents.base import AnyProblem, Observation, Start
 from ecl2o.agents.guards.account import accurate_cost
 from ecl2o.agents.guards.level_sets import Action, Form, Number, Origin, QuadraticSet
 from ecl2o.agents.guards.limits import count_movement
@@ -32,7 +32,7 @@ from ecl2o.agents.guards.references.lines import AbstractLines, LineSet
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import Prefix, WorkFunction, is_resolved, quadratic_terms
-from ecl2o.problem import AbstractProblem, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import (
     AnyArray,
     as_float,
@@ -332,14 +332,14 @@ class BoxLines(AbstractLines):
     s: Float[Array, " d"]
     gain: Float[Array, " d"]  # n - m = -gain (x - m), the worst future without a box
     weight: Float[Array, " d"]  # L h, h = (1/p + 1/s)^-1
-    value: Float[Array, " d"]  # v, the value's curvature without a box
+    free_value: Float[Array, " d"]  # v, the value's curvature without a box
     context: Float[Array, " d"]
     previous: Float[Array, " d"]
     low: Float[Array, " d"]
     high: Float[Array, " d"]
 
     @classmethod
-    def of(cls, term: OptimumStep, target: Action, previous: Action, low: Action, high: Action) -> "BoxLines":
+    def of(cls, term: Any, target: Action, previous: Action, low: Action, high: Action) -> "BoxLines":
         """Make the coordinates of a step whose matrices are diagonal."""
         a, g, p, s = (jnp.diagonal(matrix) for matrix in (term.A, term.G, term.prefix.P, term.S))
         outweighs = (term.ratio - 1) * p - s
@@ -347,12 +347,16 @@ class BoxLines(AbstractLines):
         return cls(a, g, s, gain, weight, term.ratio * s * p / outweighs, target, previous, low, high)
 
     @property
+    def value(self) -> Float[Array, " d"]:
+        return self.free_value
+
+    @property
     def least_curvature(self) -> Float[Array, " d"]:
         return self.a + self.g + self.s
 
     @property
     def shape(self) -> Float[Array, " d"]:
-        return self.a + self.g + self.value
+        return self.a + self.g + self.free_value
 
     def worst(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the context n in the box that makes x most expensive."""
@@ -365,7 +369,7 @@ class BoxLines(AbstractLines):
     def lowest(self) -> Float[Array, " d"]:
         """Return where the cost is least: against the n, clipped, that is worst for the least cost without the box."""
         pull = self.a * self.context + self.g * self.previous
-        free = pull / (self.a + self.g + self.value)
+        free = pull / (self.a + self.g + self.free_value)
         return (pull + self.s * self.worst(free)) / (self.a + self.g + self.s)
 
     def ends(self, level: Number, safest: Float[Array, " 1"]) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
@@ -397,7 +401,7 @@ class BoxLines(AbstractLines):
 class AbstractTrackingReference(AbstractReference):
     """What references of tracking problems share."""
 
-    tracking: eqx.AbstractVar[Tracking]
+    tracking = Tracking()
 
     def prepare(self, problem: Problem, start: Start, several: bool) -> Any:
         return self.tracking.stiffness(problem, start, several)
@@ -409,7 +413,10 @@ class AbstractTrackingReference(AbstractReference):
         if problem.actions.ramp is None:
             return None
         ends = problem.actions.reachable(previous)
-        return ends if self.tracking.contexts is None else tuple(jnp.clip(end, *self.tracking.contexts) for end in ends)
+        if self.tracking.contexts is None:
+            return ends
+        low, high = (jnp.clip(end, *self.tracking.contexts) for end in ends)
+        return low, high
 
     def costs(self, problem: Problem, observation: Observation, action: Action) -> tuple[Number, Number, Number]:
         """Return what the promise counts as the cost of a step, a bound on its error, and the real cost."""
@@ -454,7 +461,7 @@ class Optimum(AbstractTrackingReference):
     def cited_as(self) -> str:
         return "Competitive" if self.every_prefix is None else "CompetitiveControl"
 
-    def on(self, problem: AbstractProblem) -> AbstractReference:
+    def on(self, problem: AnyProblem) -> AbstractReference:
         from ecl2o.agents.guards.references.dynamics import DynamicOptimum
         from ecl2o.agents.guards.references.lower_model import LowerModel
 
@@ -492,7 +499,7 @@ class Optimum(AbstractTrackingReference):
         )
 
     def settle(
-        self, problem: Problem, term: OptimumStep, state: PastState, ratio, observation: Observation, action: Action
+        self, problem: Problem, term: Any, state: PastState, ratio, observation: Observation, action: Action
     ) -> Settlement:
         reported, real_work = term.growth, state.real_work
         if real_work is not None:
