@@ -299,12 +299,12 @@ class RidgeFeatures(eqx.Module):
         self, memory: RidgeMemory, step: Int[Array, ""], rho: Float[Array, ""]
     ) -> tuple[Float[Array, "2 k"], Float[Array, " 3"]]:
         """Return the features of this step, those of the row that matures, and the signals of this step's forecast."""
-        both = (
+        sums, signals = (
             jnp.stack([m[..., : self.period + 1], m[..., -self.period - 1 :]]) for m in (memory.sums, memory.signals)
         )
         row = jax.vmap(self._row, in_axes=(0, 0, 0, 0, 0, None))
-        rows, signals = row(*both, memory.profiles, self.steps(step), self.contexts(memory), self._discounts(rho))
-        return rows, signals[0]
+        rows, found = row(sums, signals, memory.profiles, self.steps(step), self.contexts(memory), self._discounts(rho))
+        return rows, found[0]
 
     def _usual(self, profiles, steps: Int[Array, " n"], now: Float[Array, ""]) -> list[Float[Array, "*n"]]:
         """Return the context, and what each profile says of these steps: of what it has not seen, what the one before says."""

@@ -290,9 +290,9 @@ class Band(AbstractReference):
         # The least optimum that the period can still have.
         gained = term.growth + (jnp.minimum(state.reserve, 0.0) - jnp.minimum(after, 0.0)) / ratio
         growth, gained = (jnp.where(term.usable, each, 0.0) for each in (growth, gained))
-        state = jax.tree.map(
-            lambda new, old: jnp.where(term.usable, new, old), BandState(term.past, *term.band, after), state
-        )
+        low, high = term.band
+        new = BandState(term.past, low, high, after)
+        state = jax.tree.map(lambda new, old: jnp.where(term.usable, new, old), new, state)
         cost, cost_rounding = accurate_half_form(term.stage.M, point)
         return Settlement(state, growth, rounding, gained, cost, cost_rounding, cost)
 

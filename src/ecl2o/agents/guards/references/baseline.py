@@ -46,7 +46,7 @@ class BaselineStep(AbstractReferenceStep):
     S: Float[Array, "d d"] | None
     ratio: Number
     announced: Bool[Array, ""]
-    found: Bool[Array, ""]
+    found: Any
     rounding: Number
     trajectory: OwnTrajectory
     usable: Bool[Array, ""]
