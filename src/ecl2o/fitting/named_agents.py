@@ -172,9 +172,9 @@ def _describe(problem: Problem) -> str:
         parts += [f"alpha = {float(movement.alpha):g}", f"beta = {float(movement.beta):g}"]
     if movement.is_distance:
         parts += [f"rate = {float(movement.rate):g}"]
-    if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
+    if hitting.is_quadratic and not hitting.constant_curvature and hitting.maximum is not None:
         parts += [f"weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"]
-    elif hitting.is_two_sided:
+    if hitting.is_two_sided:
         parts += [f"short {float(hitting.short):g}, long {float(hitting.long):g}"]
     if problem.is_bounded:
         low, high = problem.actions.bounds(movement.Q.shape[0] if movement.is_quadratic else 1, float)
