@@ -149,7 +149,7 @@ class ControlProblem(AbstractProblem):
 
         def __getattr__(self, name: str):
             """Raise `NotApplicableError` for parts of a `Problem`, which agents for tracking ask for."""
-            if not (name in Problem.__dataclass_fields__ or hasattr(Problem, name)):
+            if name.startswith("_") or not (name in Problem.__dataclass_fields__ or hasattr(Problem, name)):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise NotApplicableError(
                 f"this agent needs `{name}` of a Problem with hitting and switching costs, got a ControlProblem; LQR, RHC, "
