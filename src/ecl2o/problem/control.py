@@ -146,7 +146,7 @@ class ControlProblem(AbstractProblem):
 
         def __getattr__(self, name: str):
             """Raise `NotApplicableError` for parts of a `Problem`, which agents for tracking ask for."""
-            if name not in (*Problem.__dataclass_fields__, *dir(Problem)):
+            if name.startswith("_") or name not in (*Problem.__dataclass_fields__, *dir(Problem)):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise NotApplicableError(
                 f"this agent needs `{name}` of a Problem with hitting and switching costs, got a ControlProblem; LQR, RHC, "

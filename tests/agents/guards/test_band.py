@@ -130,7 +130,7 @@ def _play(ratio, half_width, x0, contexts, centre, advice):
     def alone(ratio, half_width, x0, contexts, centre, advice):
         guard = ec.CompetitiveBand(ec.advisors.Fixed(advice), half_width, ratio, T)
         made = run(guard, BATTERY, x0, contexts, centre)
-        return made.actions, made.details["kept"], made.details["active"]
+        return made.actions, made.details["kept"][:, 0], made.details["active"][:, 0]
 
     return jax.vmap(alone)(ratio, half_width, x0, contexts, centre, advice)
 
@@ -200,7 +200,7 @@ def test_a_context_outside_the_band_ends_the_promise():
     contexts = np.full((T, 1), 1.0)
     contexts[4] = 1.6
     guard = ec.CompetitiveBand(ec.advisors.Fixed(np.zeros((T, 1))), 0.5, 2.0, T)
-    kept = np.asarray(run(guard, LINE, [0.0], contexts, np.ones((T, 1))).details["kept"])
+    kept = np.asarray(run(guard, LINE, [0.0], contexts, np.ones((T, 1))).details["kept"][:, 0])
     assert kept[:4].all()
     assert not kept[4:].any()
     contexts[4] = 1.5  # the very end of the band
@@ -213,7 +213,7 @@ def test_the_band_of_a_period_starts_with_it():
     contexts = np.concatenate([np.zeros(T), np.full(T, 50.0)])[:, None] + rng.uniform(-0.5, 0.5, size=(2 * T, 1))
     advice = ec.advisors.Fixed(rng.normal(size=(2 * T, 1)))
     centre = np.concatenate([np.zeros(T), np.full(T, 50.0)])[:, None]
-    daily = ec.Periodic(ec.CompetitiveBand(advice, 0.5, 2.0, T), T)
+    daily = ec.CompetitiveBand(advice, 0.5, 2.0, T, period=T)
     both = run(daily, LINE, [0.0], contexts, centre)
     assert both.details["kept"].all()
     for first, x0 in ((0, [0.0]), (T, both.actions[T - 1])):

@@ -152,7 +152,7 @@ def _share_from_lowest(shape: Float[Array, "d d"], spare: Number, way: Action, r
     # A filler that is close to 0, as the share is: a compiled program may compute `spare` twice, rounded differently.
     share = jnp.sqrt(jnp.where(pulled, spare, jnp.finfo(spare.dtype).tiny) / height)
     if rounding is not None:
-        share = jnp.maximum(share - jnp.sqrt(half_quadratic_form(jnp.abs(shape), rounding) / height), 0.0)
+        share = jnp.maximum(share - safe_sqrt(half_quadratic_form(jnp.abs(shape), rounding) / height), 0.0)
     return fits, jnp.where(pulled, share, 0.0)
 
 

@@ -76,7 +76,7 @@ class LineSet(AbstractLevelSet):
         least, level = lines.total(lowest), self.level
         if rounding is not None:  # roots of heights add up
             of_rounding = 0.5 * jnp.sum(jnp.maximum(lines.shape, lines.least_curvature) * rounding**2)
-            level = least + jnp.maximum(safe_sqrt(level - least) - jnp.sqrt(of_rounding), 0.0) ** 2
+            level = least + jnp.maximum(safe_sqrt(level - least) - safe_sqrt(of_rounding), 0.0) ** 2
         fits = self.spare(safest + way) >= 0
         ends = lines.ends(level, safest) if len(safest) == 1 else None
         if ends is None:
