@@ -107,7 +107,7 @@ class Days(NamedTuple):
     def find_optimum(self) -> ec.Trajectory:
         """Return the best replicas in hindsight, not rounded: the first decision is in force an hour late for them too."""
         switching = ec.Mahalanobis.isotropic(alpha=self.alpha, dim=1)
-        problem = ec.ShiftedProblem(ec.AsymmetricTracking(SHORT, LONG), switching, shift=DELAY)
+        problem = ec.Problem(ec.AsymmetricTracking(SHORT, LONG), switching, timing=ec.Delayed(DELAY))
         return ec.oracle(problem, ec.Instance([self.first], self.needed[:, None]))
 
     def play(self, rule: Rule) -> np.ndarray:

@@ -30,7 +30,7 @@ def hostile(guard_of, problem, size, key, x0=None):
     advice = size * jax.random.normal(draw, (STEPS, dim)) * 10.0 ** jax.random.uniform(far, (STEPS, 1), maxval=4.0)
     stepper = Stepper(guard_of(ec.advisors.Fixed(advice.at[::5].set(jnp.nan))), problem)
     x0, turn = jnp.zeros(dim) if x0 is None else x0, jax.random.randint(late, (), 5, 2 * STEPS)
-    ahead = getattr(problem, "shift", 0) < 0
+    ahead = problem.timing.early > 0
     state = stepper.init(ec.Start(x0, jnp.zeros((0, dim)), STEPS if ahead else None))
 
     def step(carry, now):

@@ -268,9 +268,9 @@ class AbstractAgent(eqx.Module):
         return False
 
 
-def pass_inside(agent: Any, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
-    """Return an agent with `wrap` around what proposes inside its `agent`: the `around_proposals` of wrappers."""
-    return dataclasses.replace(agent, agent=agent.agent.around_proposals(wrap))
+def pass_inside(self: Any, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
+    """Return the agent with `wrap` around what proposes in its field `agent`: the `around_proposals` of wrappers."""
+    return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
 
 
 def check_fields(module: eqx.Module) -> None:

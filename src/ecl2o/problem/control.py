@@ -19,7 +19,6 @@ from ecl2o.problem.arrays import AnyArray, as_float, check_count, check_finite, 
 from ecl2o.problem.hitting import Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import AbstractProblem, Problem
-from ecl2o.problem.timing import Immediate
 
 
 class ControlProblem(AbstractProblem):
@@ -52,8 +51,6 @@ class ControlProblem(AbstractProblem):
     M: Float[Array, "*T s s"] = eqx.field(converter=as_float)
     actions: AbstractActionSet = Everywhere()
     states_within: AbstractActionSet = Everywhere()
-
-    timing = Immediate()
 
     def __check_init__(self):
         for name in "FBEM":

@@ -25,7 +25,7 @@ class AbstractProblem(eqx.Module):
     state of a `ControlProblem`. It starts at x_0 and is in `Observation.previous_action`.
     """
 
-    timing: eqx.AbstractVar[AbstractTiming]
+    timing = Immediate()
 
     @property
     @abc.abstractmethod
@@ -110,7 +110,7 @@ class Problem(AbstractProblem):
     hitting: AbstractHittingCost
     switching: AbstractSwitchingCost
     actions: AbstractActionSet = Everywhere()
-    timing: AbstractTiming = Immediate()
+    timing: AbstractTiming = Immediate()  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __check_init__(self):
         self.timing.check(self)

@@ -24,8 +24,8 @@ class AbstractTiming(eqx.Module):
     is 0. `Problem` explains the methods that it delegates.
     """
 
-    late: eqx.AbstractVar[int]
-    early: eqx.AbstractVar[int]
+    late = 0
+    early = 0
 
     @property
     def shift(self) -> int:
@@ -150,8 +150,6 @@ class Immediate(AbstractTiming):
     0
     """
 
-    late, early = 0, 0
-
 
 class Delayed(AbstractTiming):
     """An action is in force `late` steps after the context that it answers; until the first one is, x_0 is.
@@ -172,7 +170,6 @@ class Delayed(AbstractTiming):
     """
 
     late: int = eqx.field(static=True)
-    early = 0
 
     def __check_init__(self):
         check_count("late", self.late)
@@ -194,7 +191,6 @@ class KnownAhead(AbstractTiming):
     """
 
     early: int = eqx.field(static=True)
-    late = 0
 
     def __check_init__(self):
         check_count("early", self.early)
