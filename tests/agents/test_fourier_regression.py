@@ -84,7 +84,7 @@ def test_a_run_predicts_the_formula(trained, contexts):
 
 def test_it_learned_what_a_profile_does_not_say(trained, contexts):
     """On the days after training its squared error is below that of the profile forecast and of the present context."""
-    agent, rows, expected = trained
+    _, rows, expected = trained
     later = (rows >= 44 * PERIOD) & (rows < (DAYS - 4) * PERIOD)
     z = fourier.discounted_future(contexts.values[:, 0], RHO)[rows]
     usual = usual_mean(contexts.values, rows, PERIOD, RHO)
