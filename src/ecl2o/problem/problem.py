@@ -297,8 +297,8 @@ class Problem(AbstractProblem):
         self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return f(x_t, y_t) of the action in force and its context, and c(x_t, x_{t-1}) of the move that is decided."""
-        in_force, met = self.timing.meet(state, action[None], context[None])
-        return self.hitting(in_force[0], met[0]), self.switching(action, state[: len(action)])
+        in_force = self.timing.meet_now(state, action, context)
+        return self.hitting(*in_force), self.switching(action, state[: len(action)])
 
     def costs(
         self, x0: Float[Array, " s"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]

@@ -94,6 +94,15 @@ class AbstractTiming(eqx.Module):
         decided = state.reshape(self.late, d)[::-1]
         return jnp.concatenate([decided, actions])[:T], contexts
 
+    def meet_now(
+        self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"]
+    ) -> tuple[Float[Array, " d"], Float[Array, " q"]]:
+        """Return the action and the context that meet at the next step."""
+        if not self.shift:
+            return action, context
+        actions, contexts = self.meet(state, action[None], context[None])
+        return actions[0], contexts[0]
+
     def contexts_to_meet(
         self, state: Float[Array, " s"], dim: int, contexts: Float[Array, "T q"]
     ) -> Float[Array, "n q"]:

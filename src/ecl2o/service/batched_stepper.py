@@ -109,7 +109,7 @@ def _advance_optimum(
     """Return the work function after a step, and by how much the optimum grows, or a lower bound on it."""
     work = state.work
     assert work is not None
-    (in_force,), (context,) = problem.timing.meet(observation.previous_action, action[None], observation.context[None])
+    in_force, context = problem.timing.meet_now(observation.previous_action, action, observation.context)
     if problem.hitting.is_two_sided:
         prefix = bound_optimum(problem.hitting, 2 * problem.Q, work, context)
     else:
