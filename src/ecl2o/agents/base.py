@@ -302,7 +302,7 @@ def check_fields(module: eqx.Module) -> None:
 
 
 def child_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
-    """Yield the agents in the fields of this one, also in tuples, lists and parts that are no agents, in the order of the fields."""
+    """Yield the agents in the fields of this one, also in tuples, lists and modules, in the order of the fields."""
     return _agents_in(agent)
 
 
