@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import ROBD
-from ecl2o.agents.guards.level_sets import AbstractLevelSet, ConvexSet, Form, QuadraticSet, pull_inside
+from ecl2o.agents.guards.level_sets import AbstractLevelSet, ConvexSet, Form, Origin, QuadraticSet, pull_inside
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative
@@ -62,8 +62,9 @@ class ClippedAdvice(AbstractAgent):
         inner_state, proposed, inner = self.advisor.step(problem, state.inner, seen)
         allowed = _allowed(problem, observation, fallback, (1 + self.delta) * expert_info.details["step_cost"])
         wish = problem.actions.project(proposed)
-        pulled = pull_inside(allowed, jnp.zeros_like(fallback), wish - fallback, None)
-        advice = jnp.where(pulled.active, problem.actions.project(fallback + pulled.action), wish)
+        origin = Origin.at(fallback)
+        pulled = pull_inside(allowed, jnp.zeros_like(fallback), origin.away(wish), origin.rounding)
+        advice = jnp.where(pulled.active, problem.actions.project(origin.back(pulled.action)), wish)
         info = Info(inner.converged & expert_info.converged, proposed, {"active": pulled.active}, inner)
         return ClippedState(inner_state, expert), advice, info
 

@@ -333,7 +333,7 @@ class Guard(AbstractAgent):
             "safest": safest,
             "when_lost": safest if term.when_lost is None else term.when_lost,
             "hold": previous if term.hold is None else term.hold,
-            "rounding": term.rounding_step,
+            "rounding": term.origin.rounding,
         }
         kept &= sets.sound
         return Allowed(term.origin, sets, previous, kept, usable, reach, is_lowest=term.safest is None, **known)

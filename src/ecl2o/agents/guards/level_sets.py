@@ -41,6 +41,11 @@ class Origin(eqx.Module):
         """Return the action that is so far away."""
         return self.point + (self.rest + away)
 
+    @property
+    def rounding(self) -> Action:
+        """By how much rounding may move an action nearby: advice that is moved stays by so much inside."""
+        return jax.lax.stop_gradient(jnp.finfo(self.point.dtype).eps * jnp.abs(self.point))
+
 
 class AbstractLevelSet(eqx.Module):
     """{u: cost + reserve <= level}, a convex set of actions, less the origin."""

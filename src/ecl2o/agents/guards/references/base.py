@@ -11,8 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
@@ -66,12 +64,6 @@ class AbstractReferenceStep(eqx.Module):
     def when_lost(self) -> Action | None:
         """What is played, less the origin, once the promise is lost. Default: None, the safest action."""
         return None
-
-    @property
-    def rounding_step(self) -> Action:
-        """By how much rounding may move an action: advice that is moved stays by so much inside."""
-        point = self.origin.point
-        return jax.lax.stop_gradient(jnp.finfo(point.dtype).eps * jnp.abs(point))
 
 
 class Settlement(eqx.Module):
