@@ -114,13 +114,11 @@ def test_a_mixture_is_corrected_inside_a_promise(wavy):
     )  # which only a mixture with trained members asks
     early, late = corrected.agent, corrected.retrain(score)
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), early, late)
-    assert [changed.agent.agent.weights.weight, sum(jax.tree.leaves(changed))] == [True, 1]
+    assert [changed.agent.weights.weight, sum(jax.tree.leaves(changed))] == [True, 1]
     guards = [corrected_guard(task.settings.promise, Mixture.of_regressions(STEPS), STEPS)]
     options = {"period": STEPS, "steps": 4, "learning_rate": 0.05, "checks": 0}
     ((alone, _),) = train_guards(guards, task.problem, task.contexts, **options)
-    np.testing.assert_allclose(
-        early.agent.agent.weights.weight, 0.75 * alone.agent.weights.weight, rtol=1e-9, atol=1e-12
-    )
+    np.testing.assert_allclose(early.agent.weights.weight, 0.75 * alone.agent.weights.weight, rtol=1e-9, atol=1e-12)
 
 
 def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):

@@ -270,7 +270,7 @@ def _correct(base: Candidate, early: CorrectionWeights, late: CorrectionWeights)
     """Return a candidate with corrections: the early one is validated, the late one runs."""
 
     def put(weights: CorrectionWeights, agent: AbstractAgent) -> AbstractAgent:
-        return eqx.tree_at(lambda renewed: renewed.agent.agent.weights, agent, weights)
+        return eqx.tree_at(lambda guard: guard.agent.weights, agent, weights)
 
     def retrain(score: DailyScore) -> AbstractAgent:
         return put(late, base.agent if base.retrain is None else base.retrain(score))

@@ -196,7 +196,7 @@ class Baseline(AbstractTrackingReference):
             kappa = kappa + 1 / (ratio - 1 if self.reservation is None else self.reservation)
         if prepared is not None:
             last = len(prepared) - 1
-            S = prepared[last if remaining is None else jnp.clip(remaining, 0, last)]
+            S = prepared[last if remaining is None or last == 0 else jnp.clip(remaining, 0, last)]
         elif remaining is not None:
             kappa = jnp.where(remaining == 0, 0.0, kappa)
         usable = jnp.isfinite(growth)
