@@ -310,7 +310,9 @@ def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
     progress(stage, 1, 1)
 
     zero = to_device(np.zeros(1))  # equal weights are given, too: both mixtures are one program then
-    equal = ExponentialWeights(to_device(np.zeros((1, 2))), zero, zero, zero, zero)
+    equal = ExponentialWeights(
+        losses=to_device(np.zeros((1, 2))), gap=zero, largest=zero, regret_bound=zero, faded=zero
+    )
 
     def mix(member: AbstractAgent, weights: ExponentialWeights = equal) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)

@@ -102,11 +102,16 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
     """
     samples = collect_samples(contexts, rho, days)
     bases, weights = zip(*(solve_draw(samples, (seed, number)) for number in range(_DRAWS)), strict=True)
-    mean, scale, inputs = bases[0].mean, bases[0].scale, 1 + len(bases[0].mean)
-    groups = ([getattr(each, name) for each in bases] for name in ("inputs", "frequencies", "phases"))
-    basis = FourierFeatures(mean, scale, *(np.concatenate(each) for each in groups))
-    linear, cosines = np.mean([each[:inputs] for each in weights], axis=0), [each[inputs:] / _DRAWS for each in weights]
-    return FourierRegression(basis=basis, weights=np.concatenate([linear, *cosines]), features=samples.features)
+    basis = FourierFeatures(
+        mean=bases[0].mean,
+        scale=bases[0].scale,
+        inputs=np.concatenate([each.inputs for each in bases]),
+        frequencies=np.concatenate([each.frequencies for each in bases]),
+        phases=np.concatenate([each.phases for each in bases]),
+    )
+    constant, linear, cosines = zip(*map(FourierFeatures.split, bases, weights), strict=True)
+    mean = [np.mean(constant, axis=0), np.mean(linear, axis=0), *(each / _DRAWS for each in cosines)]
+    return FourierRegression(basis=basis, weights=np.concatenate(mean), features=samples.features)
 
 
 def solve_draw(samples: LearningSamples, seed: tuple[int, int]) -> tuple[FourierFeatures, Float[np.ndarray, " k"]]:

@@ -130,7 +130,8 @@ class AsymmetricRidge(AbstractAgent):
     ) -> tuple[AsymmetricRidgeState, Float[Array, " d"], DiscountedForecast]:
         """Return the state after one more context, the shifted forecast, and the forecast."""
         hitting, seen = problem.hitting, state.inner.seen
-        inner, forecast = self.agent.observe(_usual_problem(problem), state.inner, context)
+        inner = self.agent.observe(_usual_problem(problem), state.inner, context)
+        forecast = self.agent.predict(inner)
         counted = inner.modes.from_modes @ jax.vmap(self.agent.features.contexts)(inner.memory.features)[:, 0]
         advance = jax.vmap(self._advance, in_axes=(0, 0, 0, 0, 0, None, None))
         followed, q = hitting.centre(context, len(problem.Q)), jnp.diagonal(2 * problem.Q)

@@ -68,28 +68,29 @@ class AbstractRegression(AbstractAgent):
         """Return the memory before the first context."""
 
     @abc.abstractmethod
-    def predict(
-        self, memory: Any, modes: Modes, seen: Int[Array, ""], now: Float[Array, " d"], given: Float[Array, " c"]
-    ) -> tuple[Any, DiscountedForecast]:
-        """Return the memory after one more context, and the forecast; `now` is what is followed, `given` its covariates."""
+    def advance(self, state: RegressionState, now: Float[Array, " d"], given: Float[Array, " c"]) -> Any:
+        """Return the memory after one more context: of what is followed, and of its covariates."""
+
+    @abc.abstractmethod
+    def predict(self, state: RegressionState) -> DiscountedForecast:
+        """Return the forecast that is due after the last context."""
 
     def init(self, problem: Problem, start: Start) -> RegressionState:
-        state = RegressionState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), self.empty(problem, start))
-        return start.fold_history(lambda s, context: self.observe(problem, s, context)[0], state)
+        modes = Modes.from_problem(problem, start.dim)
+        state = RegressionState(modes, jnp.zeros((), int), self.empty(problem, start))
+        return start.fold_history(lambda s, context: self.observe(problem, s, context), state)
 
     def step(self, problem: Problem, state: RegressionState, observation: Observation):
-        state, forecast = self.observe(problem, state, observation.context)
+        state = self.observe(problem, state, observation.context)
+        forecast = self.predict(state)
         return state, forecast.advice(state.modes, observation.previous_action), forecast.info
 
     @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
-    def observe(
-        self, problem: Problem, state: RegressionState, context: Float[Array, " q"]
-    ) -> tuple[RegressionState, DiscountedForecast]:
-        """Return the state after one more context, and the forecast."""
+    def observe(self, problem: Problem, state: RegressionState, context: Float[Array, " q"]) -> RegressionState:
+        """Return the state after one more context."""
         now = problem.hitting.centre(context, state.modes.a.shape[0])
         given = context[context.shape[0] - len(self.features.leads) :]
-        memory, forecast = self.predict(state.memory, state.modes, state.seen, now, given)
-        return RegressionState(state.modes, state.seen + 1, memory), forecast
+        return RegressionState(state.modes, state.seen + 1, self.advance(state, now, given))
 
 
 class Replayed(AbstractAgent):

@@ -10,13 +10,12 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.advisors.discounted_forecast import AbstractRegression, DiscountedForecast
+from ecl2o.agents.advisors.discounted_forecast import AbstractRegression, DiscountedForecast, RegressionState
 from ecl2o.agents.advisors.features import ContextFeatures, ContextMemory, check_covariates
 from ecl2o.agents.advisors.networks import Scaling
 from ecl2o.agents.base import Start
-from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import check_positive, to_device, to_host
+from ecl2o.problem.arrays import AnyArray, check_positive, to_device, to_host
 from ecl2o.theory import decay_root
 
 _OUTLYING = 4.0  # standard deviations, beyond which an input counts as that many
@@ -110,9 +109,14 @@ class FourierFeatures(eqx.Module):
     def combine(self, x: Float[Array, " k"], weights: Float[Array, " count"]) -> Float[Array, ""]:
         """Return the weighted sum of the features of one input; of many, under `jax.vmap`, by one product of matrices."""
         standard = jnp.clip((x - self.mean) / self.scale, -_OUTLYING, _OUTLYING)
-        cosines = _cosine(jnp.ravel(_project(standard, self.inputs, self.frequencies)) + jnp.ravel(self.phases))
-        count = 1 + len(x)
-        return weights[0] + standard @ weights[1:count] + math.sqrt(2) * (cosines @ weights[count:])
+        angles = jnp.ravel(_project(standard, self.inputs, self.frequencies)) + jnp.ravel(self.phases)
+        constant, linear, of_cosines = self.split(weights)
+        return constant[0] + standard @ linear + math.sqrt(2) * (_cosine(angles) @ of_cosines)
+
+    def split(self, weights: Float[AnyArray, " count"]) -> tuple[Float[AnyArray, " _"], ...]:
+        """Return the weights of 1, of the inputs, and of the cosines."""
+        inputs = 1 + len(self.mean)
+        return weights[:1], weights[1:inputs], weights[inputs:]
 
 
 def _project_one(standard: Float[Array, " k"], inputs: Int[Array, "g s"], frequencies: Float[Array, "g s p"]):
@@ -181,13 +185,13 @@ class FourierRegression(AbstractRegression):
     def empty(self, problem: Problem, start: Start) -> ContextMemory:
         return self.features.empty(start.x0.dtype)
 
-    def predict(
-        self, memory: ContextMemory, modes: Modes, seen, now, given
-    ) -> tuple[ContextMemory, DiscountedForecast]:
-        features, scale, rho = self.features, self.scaling.scale, decay_root(1.0, modes.a)[0]
-        is_forecast = np.array([lead is not None for lead in features.leads], bool)
-        now, given = now[0] / scale, given / jnp.where(is_forecast, scale, 1.0)
-        memory = features.advance(memory, seen, now, given)
+    def advance(self, state: RegressionState, now: Float[Array, "1"], given: Float[Array, " c"]) -> ContextMemory:
+        scale, is_forecast = self.scaling.scale, np.array([lead is not None for lead in self.features.leads], bool)
+        given = given / jnp.where(is_forecast, scale, 1.0)
+        return self.features.advance(state.memory, state.seen, now[0] / scale, given)
+
+    def predict(self, state: RegressionState) -> DiscountedForecast:
+        features, memory, rho = self.features, state.memory, decay_root(1.0, state.modes.a)[0]
         predicted = features.usual_mean(memory, rho) + self.basis.combine(features.at(memory, rho), self.weights)
-        mean = memory.range.clip(jnp.where(seen >= features.needed, predicted, now))[None] * scale
-        return memory, DiscountedForecast.of_mean(mean)
+        predicted = memory.range.clip(jnp.where(state.seen > features.needed, predicted, memory.recent[0]))
+        return DiscountedForecast.of_mean(predicted[None] * self.scaling.scale)

@@ -155,32 +155,26 @@ class Mixture(AbstractAgent):
         known = dataclasses.replace(start, history=start.history[:0], unseen=None) if scores else start
         members = tuple(member.init(problem, known) for member in self.members)
         state = MixtureState(members, modes, jnp.zeros((), int), lines)
-        if scores:
-            return start.fold_history(functools.partial(self._play, problem), (state, start.x0))[0]
+
+        def live(carry: tuple[MixtureState, Array], context: Float[Array, " q"]):
+            state, action, _ = self.step(problem, carry[0], Observation(context, carry[1], carry[0].seen))
+            return state, action
 
         def widen(seen_range: ContextRange, context: Float[Array, " q"]) -> ContextRange:
             return jax.vmap(ContextRange.include)(seen_range, self._observe(problem, modes, context))
 
+        if scores:
+            return start.fold_history(live, (state, start.x0))[0]
         seen_range = start.fold_history(widen, lines.range)
         return dataclasses.replace(state, lines=dataclasses.replace(lines, range=seen_range))
-
-    def _play(self, problem: Problem, carry: tuple[MixtureState, Array], context: Float[Array, " q"]):
-        """Return the state and the action after a context of the history."""
-        state, previous = carry
-        state, action, _ = self.step(problem, state, Observation(context, previous, state.seen))
-        return state, action
 
     def _observe(self, problem: Problem, modes: Modes, context: Float[Array, " q"]) -> Float[Array, " d"]:
         """Return what is followed, in modes."""
         return modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
 
     def step(self, problem: Problem, state: MixtureState, observation: Observation):
-        modes, previous, now = (
-            state.modes,
-            observation.previous_action,
-            self._observe(problem, state.modes, observation.context),
-        )
-        rho = decay_root(1.0, modes.a)
+        modes, previous, rho = state.modes, observation.previous_action, decay_root(1.0, state.modes.a)
+        now = self._observe(problem, modes, observation.context)
         states, forecasts, converged = [], [], []
         for member, inner in zip(self.members, state.members, strict=True):
             inner, advice, info = member.step(problem, inner, observation.with_lookahead(member.lookahead))

@@ -9,13 +9,13 @@ from jaxtyping import Array, Float, Int
 from ecl2o.agents.advisors.discounted_forecast import (
     AbstractRegression,
     DiscountedForecast,
+    RegressionState,
     check_maturity,
     default_maturity,
     discounted_mean,
 )
 from ecl2o.agents.advisors.features import RidgeFeatures, RidgeMemory, check_covariates
 from ecl2o.agents.base import Start
-from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive
 from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
@@ -27,12 +27,17 @@ _LARGEST = 1e6  # P, in units of its first value
 
 
 class LineState(eqx.Module):
-    """The memory of one coordinate; `power` are mean squares of the features by kind, fixed when the first row matures."""
+    """The memory of one coordinate, and its last prediction and signals.
+
+    `power` are mean squares of the features by kind, fixed when the first row matures.
+    """
 
     features: RidgeMemory
     power: Float[Array, " kinds"]
     regression: RecursiveLeastSquares
     residual_power: Float[Array, ""]
+    predicted: Float[Array, ""]
+    signals: Float[Array, " 3"]
 
 
 class OnlineRidge(AbstractRegression):
@@ -115,14 +120,19 @@ class OnlineRidge(AbstractRegression):
             power=jnp.zeros((len(features.sizes),), dtype),
             regression=RecursiveLeastSquares.empty(features.count, self.ridge, dtype),
             residual_power=jnp.zeros((), dtype),
+            predicted=jnp.zeros((), dtype),
+            signals=jnp.zeros((3,), dtype),
         )
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), line)
 
-    def predict(self, memory: LineState, modes: Modes, seen, now, given) -> tuple[LineState, DiscountedForecast]:
+    def advance(self, state: RegressionState, now: Float[Array, " d"], given: Float[Array, " c"]) -> LineState:
+        modes, given = state.modes, jnp.append(given, now[0])
         advance = jax.vmap(self._advance, in_axes=(0, None, 0, None, 0))
-        given = jnp.append(given, now[0])
-        lines, (mean, signals) = advance(memory, seen, modes.to_modes @ now, given, decay_root(1.0, modes.a))
-        return lines, DiscountedForecast(modes.from_modes @ mean, (modes.from_modes @ signals).T)
+        return advance(state.memory, state.seen, modes.to_modes @ now, given, decay_root(1.0, modes.a))
+
+    def predict(self, state: RegressionState) -> DiscountedForecast:
+        lines, from_modes = state.memory, state.modes.from_modes
+        return DiscountedForecast(from_modes @ lines.predicted, (from_modes @ lines.signals).T)
 
     def _advance(self, line: LineState, step: Int[Array, ""], now: Float[Array, ""], given: Float[Array, " c"], rho):
         """Advance one coordinate by a context: the features of this step, a prediction, and the row that matures."""
@@ -141,7 +151,7 @@ class OnlineRidge(AbstractRegression):
         predicted = memory.range.clip(now + forecast)
         target = discounted_mean(memory.sums[: features.maturity - self.ahead], rho, predicted) - row_context
         regression, residual_power = self._update_regression(line, row, target, steps[1])
-        return LineState(memory, power, regression, residual_power), (predicted, signals)
+        return LineState(memory, power, regression, residual_power, predicted, signals)
 
     def _power(self, power: Float[Array, " kinds"], present: Float[Array, " k"], step: Int[Array, ""]):
         """Update the mean squares by kind of the features, from the first real ones on, until the first row has matured.
