@@ -74,7 +74,7 @@ def _safest(problem, x0, contexts, expert, slack):
 
 @pytest.mark.parametrize("kind", ["open", "box"])
 def test_broken_advice_gives_the_safest_action(kind):
-    """Without bounds the least of what an action costs and reserves; with bounds the expert's, and what is infinite is a bound."""
+    """Without bounds the least of what an action costs and reserves; with bounds the expert's. Infinite advice is a bound."""
     dim = 1 if kind == "box" else 3
     problem, (x0, contexts, advice) = _problem(kind, dim), _data(dim)
     instance = ec.Instance(x0, contexts)
