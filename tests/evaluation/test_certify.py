@@ -243,7 +243,7 @@ def test_nothing_is_called_exact_that_its_own_instance_does_not_have(limit):
 
 
 def test_what_an_agent_says_of_itself_is_not_inherited():
-    for agent in (ec.Greedy, ec.Competitive, ec.Guarded):
+    for agent in (ec.Greedy, ec.Guard):
         with pytest.raises(TypeError, match=agent.__name__):
             type("Changed", (agent,), {})
 

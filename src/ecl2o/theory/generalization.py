@@ -129,8 +129,8 @@ def tail_prediction_error(
     average = rho_bar + expected_prediction_loss + ((1 - mu) * expected_cost + training_error + shift_effect) / mu
     paper = form == "paper"
     step_effect = (2 if paper else 1) * jnp.asarray(diameter) ** 2 / smallest_oracle_cost
-    doubt = jnp.log((4 if paper else 1) / jnp.asarray(delta))
-    return average + step_effect * mixing_norm * jnp.sqrt(partition * horizon * doubt / 2)
+    log_confidence = jnp.log((4 if paper else 1) / jnp.asarray(delta))
+    return average + step_effect * mixing_norm * jnp.sqrt(partition * horizon * log_confidence / 2)
 
 
 def tail_ratio_bound(

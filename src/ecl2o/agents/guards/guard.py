@@ -204,7 +204,9 @@ class Guard(AbstractAgent):
         super().check(problem, start)
         several, ratios = self._slots.several, [each.ratio for each in self.promises]
         for reference in self.references:
-            reference.on(problem).check(problem, start, ratios, several)
+            reference = reference.on(problem)
+            reference.check_problem(problem, start, several)
+            reference.check(problem, start, ratios, several)
 
     def _in_period(self, start: Start) -> Start:
         period = self._own_period
@@ -245,6 +247,7 @@ class Guard(AbstractAgent):
         prepared, states, instead = [], [], []
         for reference, count in zip(self.references, slots.counts, strict=True):
             reference = reference.on(problem)
+            reference.check_problem(problem, start, slots.several)
             prepared.append(reference.prepare(problem, start, slots.several))
             possible, other = reference.feasible(problem, prepared[-1], start, ratios, slots.several)
             feasible, state = feasible & possible, reference.init(problem, prepared[-1], start)

@@ -152,6 +152,13 @@ NO_LIMITS = Need(
     "leave them out",
     False,
 )
+TRACKED_CENTRES = Need(
+    "quadratic costs of a constant curvature, whose contexts are the centres",
+    lambda p, d, c: (p if p.game is not None else p.without_covariates).is_linear_quadratic,
+    _cost,
+    _ANY,
+    proved=False,
+)
 NO_CONDITIONS = Need(
     "no contexts= and no weights= on a problem with a state, a delay or contexts known ahead",
     lambda p, d, c: c.contexts is None and c.weights is None,
@@ -185,7 +192,7 @@ NEEDS: dict[str, tuple[tuple[Need, ...], tuple[Need, ...] | None]] = {
     "baseline": ((NO_RAMP, KNOWN_MOVEMENT), (QUADRATIC_COST, *_TRACKING)),
     "dynamic optimum": (_DYNAMICS, (*_DYNAMICS, FREE_STATES)),
     "dynamic baseline": (_DYNAMICS, (*_DYNAMICS, FREE_STATES)),
-    "band": ((NO_LIMITS,), None),
+    "band": ((NO_LIMITS, TRACKED_CENTRES), None),
 }
 
 

@@ -6,7 +6,7 @@ account leaves is moved toward the safest action, which is the best one against 
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -16,7 +16,6 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AnyProblem, Observation, Start
 from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Number, Origin, Share
-from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import AbstractReference, AbstractReferenceStep, PromiseTerms, Settlement
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
@@ -174,6 +173,8 @@ class Band(AbstractReference):
         columns: the places in a context of the ends of the band; None: it is around the forecaster's predictions.
     """
 
+    kind: ClassVar[str] = "band"
+
     half_width: Float[Array, "*T q"] | Float[Array, ""] = eqx.field(converter=as_float)
     horizon: int = eqx.field(static=True, default=24)
     columns: tuple[tuple[int, ...], tuple[int, ...]] | None = eqx.field(static=True, default=None)
@@ -195,12 +196,6 @@ class Band(AbstractReference):
         return Promise(float(terms.ratio), Reference.OPTIMUM, None, *extra, at_end=True, in_band=True)
 
     def check(self, problem: AnyProblem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
-        check_needs("band", problem, problem.action_size(start.dim), None, several)
-        if not _followed(problem).is_linear_quadratic:
-            raise NotApplicableError(
-                "CompetitiveBand needs quadratic costs of a constant curvature, whose contexts are the centres; Guarded "
-                "takes any costs."
-            )
         if start.horizon != self.horizon:
             raise NotApplicableError(
                 f"CompetitiveBand promises for the end of horizon = {self.horizon} steps, but this run has "

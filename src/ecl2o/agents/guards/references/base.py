@@ -8,7 +8,7 @@ conformance tests.
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
 from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Number, Origin
+from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.promise import Promise
 
 State = Any
@@ -117,8 +118,15 @@ class PromiseTerms(eqx.Module):
 class AbstractReference(eqx.Module):
     """Whose cost a promise is relative to. Every method is a pure function of its arguments.
 
-    `several` says that the promise is kept beside others: all of them then price the future in the same way.
+    `kind` is its row in `NEEDS`, and `several` says that the promise is kept beside others: all of them then price the future in the same way.
     """
+
+    kind: ClassVar[str]
+
+    @property
+    def conditions(self) -> Any:
+        """The conditions of its promise, which `NEEDS` are asked about. Default: none."""
+        return None
 
     def on(self, problem: AnyProblem) -> "AbstractReference":
         """Return the reference that follows the same cost on this kind of problem. Default: itself."""
@@ -150,9 +158,13 @@ class AbstractReference(eqx.Module):
     def describe(self, problem: AnyProblem, terms: PromiseTerms, least: float | None) -> Promise:
         """Return what is promised with these numbers; `least` is the least ratio of several promises, None for one alone."""
 
+    def check_problem(self, problem: AnyProblem, start: Start, several: bool) -> None:
+        """Raise `NotApplicableError` if the problem lacks what the promise needs."""
+        check_needs(self.kind, problem, problem.action_size(start.dim), self.conditions, several)
+
     @abc.abstractmethod
     def check(self, problem: AnyProblem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
-        """Raise `NotApplicableError` if the problem does not fit or, where numbers are concrete, a ratio cannot be promised."""
+        """Raise `NotApplicableError` if the run does not fit or, where numbers are concrete, a ratio cannot be promised."""
 
     @abc.abstractmethod
     def prepare(self, problem: AnyProblem, start: Start, several: bool) -> Prepared:

@@ -6,7 +6,7 @@ of the hitting cost is bounded, it reserves less: what the future can still cost
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -16,7 +16,6 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
 from ecl2o.agents.guards.account import accurate_cost
 from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, ConvexSet, Form, Number, Origin, QuadraticSet
-from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import (
     AbstractReference,
     AbstractReferenceStep,
@@ -112,6 +111,8 @@ class Baseline(AbstractTrackingReference):
         every_prefix: as in `Optimum`.
     """
 
+    kind: ClassVar[str] = "baseline"
+
     agent: AbstractAgent
     reservation: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
     tracking: Tracking = Tracking()
@@ -148,7 +149,6 @@ class Baseline(AbstractTrackingReference):
         return promise if least is None else self.tracking.within_limits(problem, promise, least)
 
     def check(self, problem: Problem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
-        check_needs("baseline", problem, start.dim, self.tracking, several)
         if several:
             self.tracking.check(problem, start, ratios, several, alone=False)
             return

@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
 from ecl2o.agents.guards.level_sets import Action, Form, Number, Origin, QuadraticSet
-from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import (
     AbstractReference,
     AbstractReferenceStep,
@@ -131,10 +130,12 @@ class DynamicStep(AbstractReferenceStep):
 class AbstractDynamicReference(AbstractReference):
     """What the two references share: the future, the cost, and the account. A subclass follows its past."""
 
-    kind: ClassVar[str]
-
     tracking = Tracking()
     every_prefix = False
+
+    @property
+    def conditions(self) -> Tracking:
+        return self.tracking
 
     @property
     def horizon(self) -> int | None:
@@ -144,7 +145,6 @@ class AbstractDynamicReference(AbstractReference):
     def check_dynamics(self, problem: AnyProblem, start: Start, ratios: list, several: bool) -> None:
         """Reject problems that do not fit."""
         dynamics: ControlProblem = problem.game
-        check_needs(self.kind, problem, problem.action_size(start.dim), self.tracking, several)
         if self.horizon is None and dynamics.steps is not None:
             raise NotApplicableError(
                 f"the guard needs horizon={dynamics.steps}, as the matrices of the problem are for so many."

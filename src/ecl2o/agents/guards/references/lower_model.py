@@ -10,7 +10,7 @@ All matrices are diagonal here, so that coordinates are lines.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import Observation, Start
 from ecl2o.agents.guards.level_sets import Action, Number, Origin
-from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import (
     AbstractReferenceStep,
     PromiseTerms,
@@ -229,6 +228,7 @@ def advance_model(lines: AsymmetricLines | ConvexLine, work: WorkFunction, x: Fl
     centre, rest = add_exactly(work.centre, work.rest + forward)
     P = work.stiffness + jnp.diag(lines.of.a)
     rounding = jax.lax.stop_gradient(8 * jnp.finfo(x.dtype).eps * size)
+<<<<<<< HEAD:src/ecl2o/agents/guards/references/lower_model.py
     return Prefix(P, centre, rest, work.doubt, growth, rounding)
 
 
@@ -258,13 +258,14 @@ class LowerModel(AbstractTrackingReference):
         tracking: the conditions of the promise.
     """
 
+    kind: ClassVar[str] = "lower model"
+
     tracking: Tracking = Tracking()
 
     def describe(self, problem: Problem, terms: PromiseTerms, least: float | None) -> Promise:
         return describe_optimum(self.tracking, problem, terms, least)
 
     def check(self, problem: Problem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
-        check_needs("lower model", problem, start.dim, self.tracking, several)
         self.tracking.check(problem, start, ratios, several, alone=True)
 
     def init(self, problem: Problem, prepared, start: Start) -> PastState:
@@ -308,3 +309,6 @@ class LowerModel(AbstractTrackingReference):
         rounding = jnp.where(term.usable, prefix.rounding, 0.0)
         costs = self.costs(problem, observation, action)
         return Settlement(dataclasses.replace(state, work=work), growth, rounding, reported, *costs)
+=======
+    return Prefix(P, centre, rest, work.error_bound, growth, rounding)
+>>>>>>> features:src/ecl2o/agents/guards/lower_model.py

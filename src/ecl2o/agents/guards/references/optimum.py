@@ -8,7 +8,7 @@ W(x) is a sum over coordinates of max over n in [low, high] of s/2 (x - n)^2 - L
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from ecl2o.agents.base import AnyProblem, Observation, Start
 from ecl2o.agents.guards.account import accurate_cost
 from ecl2o.agents.guards.level_sets import Action, Form, Number, Origin, QuadraticSet
 from ecl2o.agents.guards.limits import count_movement
-from ecl2o.agents.guards.needs import are_diagonal, check_needs
+from ecl2o.agents.guards.needs import are_diagonal
 from ecl2o.agents.guards.references.base import (
     AbstractReference,
     AbstractReferenceStep,
@@ -403,6 +403,10 @@ class AbstractTrackingReference(AbstractReference):
 
     tracking = Tracking()
 
+    @property
+    def conditions(self) -> Tracking:
+        return self.tracking
+
     def prepare(self, problem: Problem, start: Start, several: bool) -> Any:
         return self.tracking.stiffness(problem, start, several)
 
@@ -454,6 +458,8 @@ class Optimum(AbstractTrackingReference):
             contexts can make any state free.
     """
 
+    kind: ClassVar[str] = "optimum"
+
     tracking: Tracking = Tracking()
     every_prefix: bool | None = eqx.field(static=True, default=None)
 
@@ -474,7 +480,6 @@ class Optimum(AbstractTrackingReference):
         return describe_optimum(self.tracking, problem, terms, least)
 
     def check(self, problem: Problem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
-        check_needs("optimum", problem, start.dim, self.tracking, several)
         self.tracking.check(problem, start, ratios, several, alone=True)
 
     def init(self, problem: Problem, prepared, start: Start) -> PastState:
