@@ -298,18 +298,10 @@ class RidgeFeatures(eqx.Module):
         self, memory: RidgeMemory, step: Int[Array, ""], rho: Float[Array, ""]
     ) -> tuple[Float[Array, "2 k"], Float[Array, " 3"]]:
         """Return the features of this step, those of the row that matures, and the signals of this step's forecast."""
-<<<<<<< HEAD
-        sums, signals = (
-            jnp.stack([m[..., : self.period + 1], m[..., -self.period - 1 :]]) for m in (memory.sums, memory.signals)
-        )
-        row = jax.vmap(self._row, in_axes=(0, 0, 0, 0, 0, None))
-        rows, found = row(sums, signals, memory.profiles, self.steps(step), self.contexts(memory), self._discounts(rho))
-=======
         memories = memory.sums, memory.signals
         sums, signals = (jnp.stack([each[..., : self.period + 1], each[..., -self.period - 1 :]]) for each in memories)
         row, discounts = jax.vmap(self._row, in_axes=(0, 0, 0, 0, 0, None)), self._discounts(rho)
         rows, found = row(sums, signals, memory.profiles, self.steps(step), self.contexts(memory), discounts)
->>>>>>> features
         return rows, found[0]
 
     def _usual(self, profiles, steps: Int[Array, " n"], now: Float[Array, ""]) -> list[Float[Array, "*n"]]:

@@ -228,8 +228,7 @@ def advance_model(lines: AsymmetricLines | ConvexLine, work: WorkFunction, x: Fl
     centre, rest = add_exactly(work.centre, work.rest + forward)
     P = work.stiffness + jnp.diag(lines.of.a)
     rounding = jax.lax.stop_gradient(8 * jnp.finfo(x.dtype).eps * size)
-<<<<<<< HEAD:src/ecl2o/agents/guards/references/lower_model.py
-    return Prefix(P, centre, rest, work.doubt, growth, rounding)
+    return Prefix(P, centre, rest, work.error_bound, growth, rounding)
 
 
 class LowerModelStep(AbstractReferenceStep):
@@ -309,6 +308,3 @@ class LowerModel(AbstractTrackingReference):
         rounding = jnp.where(term.usable, prefix.rounding, 0.0)
         costs = self.costs(problem, observation, action)
         return Settlement(dataclasses.replace(state, work=work), growth, rounding, reported, *costs)
-=======
-    return Prefix(P, centre, rest, work.error_bound, growth, rounding)
->>>>>>> features:src/ecl2o/agents/guards/lower_model.py
