@@ -38,7 +38,7 @@ class AbstractTiming(eqx.Module):
         _ = problem.quadratic_movement  # Q tells how many numbers of a state are an action
         if problem.actions.ramp is not None or not problem.unlimited.actions.is_box:
             raise NotApplicableError(
-                "with a delay, or contexts known ahead, actions may have bounds and a spacing, but neither a ramp nor a total, got "
+                "with a delay, or contexts known ahead, actions may have bounds and a spacing, neither a ramp nor a total, got "
                 f"{type(problem.actions).__name__} and {self}: leave one of them out."
             )
 

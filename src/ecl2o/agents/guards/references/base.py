@@ -118,7 +118,8 @@ class PromiseTerms(eqx.Module):
 class AbstractReference(eqx.Module):
     """Whose cost a promise is relative to. Every method is a pure function of its arguments.
 
-    `kind` is its row in `NEEDS`, and `several` says that the promise is kept beside others: all of them then price the future in the same way.
+    `kind` is its row in `NEEDS`. `several` says that the promise is kept beside others: all of them then price the future in the
+    same way.
     """
 
     kind: ClassVar[str]
