@@ -370,8 +370,9 @@ def test_an_action_just_outside_is_punished(guard, kind, dim):
     def run(alpha, x0, contexts, ratios, advice):
         agent = ec.Guarded(ec.advisors.Fixed(advice), best, ratios[2] - 1)
         if guard == "Promises":
-            listed = [PromiseTerms(ratios[0]), PromiseTerms(ratios[1], 0.2), PromiseTerms(ratios[2], to_baseline=True)]
-            agent = ec.Promises(ec.advisors.Fixed(advice), listed, baseline=best)
+            allowances = jnp.array([0.0, 0.2, 0.0])
+            listed = tuple(PromiseTerms(ratios[i], allowances[i], reference=i // 2) for i in range(3))
+            agent = ec.Guard(ec.advisors.Fixed(advice), listed, (Optimum(), Baseline(best)))
         never = jnp.zeros((), int)
         return play(agent, problem_of(kind, dim, alpha), x0, contexts, never, never, lambda state, x: x, best)[0]
 

@@ -285,7 +285,9 @@ def test_competitive_never_pays_more_than_promised(name, horizon):
     problem, options, runs = COMPETITIVE[name]
     steps, dim = horizon or 120, problem.Q.shape[0]
     x0, contexts, advice = fitting(name, steps, runs, seed=len(name) + (horizon or 0))
-    least, greatest, G = ec.Competitive(ec.ROBD(), horizon=horizon, **options).references[0].tracking.curvatures(problem, dim)
+    least, greatest, G = (
+        ec.Competitive(ec.ROBD(), horizon=horizon, **options).references[0].tracking.curvatures(problem, dim)
+    )
     smallest = 1 + float(share_of(least, greatest, G, horizon))
     ratio = smallest + 10.0 ** np.random.default_rng(2).uniform(-3, 0.7, size=runs)
     known = jax.tree.map(jnp.asarray, {"allowance": 0.0, **options})
@@ -362,7 +364,9 @@ def test_guarded_without_end_is_driven_to_its_promise(dim, slack):
     expert = state.references[0].action
     next_context = jnp.append(expert + (expert - first) / slack, 1e13)
     _, _, info = stepped(agent, problem, state, Observation(next_context, first, jnp.asarray(1)))
-    np.testing.assert_allclose(of_first(info.details)["cost"], (1 + slack) * of_first(info.details)["reference"], rtol=1e-9)
+    np.testing.assert_allclose(
+        of_first(info.details)["cost"], (1 + slack) * of_first(info.details)["reference"], rtol=1e-9
+    )
     assert float(of_first(info.details)["ratio"]) <= (1 + slack) * (1 + PROMISE)
 
 
@@ -432,7 +436,7 @@ def test_clipped_advice_has_a_bounded_prediction_error(kind, dim):
     paid = np.asarray(jax.jit(jax.vmap(jax.vmap(problem.hitting)))(run.advice, contexts))
     allowed = (1 + delta) * (expert.hitting + expert.switching)
     assert bool((paid <= allowed * (1 + PROMISE) + 1e-14).all())
-    active = of_first(run.info.inner.details)["active"] & np.isfinite(advice).all(-1) & (np.abs(advice) < 1e7).all(-1)
+    active = run.info.inner.details["active"] & np.isfinite(advice).all(-1) & (np.abs(advice) < 1e7).all(-1)
     np.testing.assert_allclose(paid[active], allowed[active], rtol=1e-4, atol=1e-20)
 
 
