@@ -139,7 +139,7 @@ class Games:
 def _run(make, problems, ratios, x0, contexts, advice):
     def alone(problem, ratio, x0, contexts, advice):
         run = ec.rollout(make(ec.advisors.Fixed(advice), ratio), problem, ec.Instance(x0, contexts))
-        return run.actions, run.details["kept"]
+        return run.actions, run.details["kept"][:, 0]
 
     return jax.vmap(alone)(problems, ratios, x0, contexts, advice)
 
