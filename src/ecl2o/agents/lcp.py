@@ -46,7 +46,7 @@ class LCP(AbstractAgent):
         if start.dim != 1:
             raise NotApplicableError(f"LCP is for actions of one number, but x0 has dimension {start.dim}.")
         if start.horizon is None:
-            raise NotApplicableError("LCP needs a horizon; without one, use Periodic(LCP(), period, keeps='history').")
+            raise NotApplicableError("LCP needs a horizon; without one, use Periodic(LCP(), period).")
         if not problem.switching.is_distance:
             _ = problem.quadratic_movement  # rejects any third kind
             if not self.heuristic:

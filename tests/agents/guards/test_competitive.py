@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ecl2o.agents.guards.base import Account
-from ecl2o.agents.guards.competitive import GameStep, choose_anywhere, choose_within
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
+from ecl2o.agents.guards import Account
+from ecl2o.agents.guards.level_sets import pull_inside
+from ecl2o.agents.guards.references.optimum import BoxLines, OptimumStep, sound_value
+from ecl2o.planning.work_function import Prefix
 from ecl2o.problem.arrays import to_device
 from ecl2o.theory import future_stiffness, limit_stiffness, past_stiffness, promise_value, worst_future
 from matrices import spd
@@ -36,16 +38,16 @@ def test_a_context_that_is_no_number_is_passed_over_and_loses_the_promise():
     begun = agent.init(CASE_STUDY, Start(x0, jnp.zeros((0, 1)), None))
     after, action, info = step(begun, Observation(jnp.array([jnp.nan]), x0, jnp.asarray(0), None))
     np.testing.assert_array_equal(action, x0)
-    assert float(info.details["cost"]) == float(info.details["optimum"]) == 0.0
+    assert float(info.details["cost"][0]) == float(info.details["reference"][0]) == 0.0
     late, _, late_info = step(after, Observation(jnp.ones(1), x0, jnp.asarray(1), None))
     soon, _, soon_info = step(begun, Observation(jnp.ones(1), x0, jnp.asarray(0), None))
     for said in (info, late_info):
-        assert not bool(said.details["kept"])
+        assert not bool(said.details["kept"][0])
         assert not bool(said.converged)
-    assert bool(soon_info.details["kept"])
+    assert bool(soon_info.details["kept"][0])
     # What is known of the optimum is what it was before.
-    jax.tree.map(np.testing.assert_array_equal, late.work, soon.work)
-    assert float(late_info.details["optimum"]) == float(soon_info.details["optimum"]) > 0
+    jax.tree.map(np.testing.assert_array_equal, late.references, soon.references)
+    assert float(late_info.details["reference"][0]) == float(soon_info.details["reference"][0]) > 0
 
 
 def test_matrices_that_turn_out_not_to_be_diagonal_lose_a_promise_that_counts_on_bounded_contexts():
@@ -58,7 +60,7 @@ def test_matrices_that_turn_out_not_to_be_diagonal_lose_a_promise_that_counts_on
         A, Q = (jnp.array([[1.0, beside], [beside, 1.0]]) for beside in (in_A, in_Q))
         agent = ec.Competitive(ec.advisors.Fixed(advice), ratio=3.0, contexts=(-1.0, 1.0))
         problem = ec.Problem(ec.Quadratic(A), ec.Mahalanobis(Q))
-        return ec.rollout(agent, problem, ec.Instance(jnp.zeros(2), contexts)).info.details["kept"]
+        return ec.rollout(agent, problem, ec.Instance(jnp.zeros(2), contexts)).info.details["kept"][:, 0]
 
     kept = play(jnp.array([0.0, 0.1, 0.0]), jnp.array([0.0, 0.0, 0.1]))
     np.testing.assert_array_equal(kept, [[True] * 4, [False] * 4, [False] * 4])
@@ -70,12 +72,12 @@ def test_the_optimum_is_the_oracles_at_every_prefix(dim):
     x0, contexts, advice = rng.normal(size=dim), rng.normal(size=(T, dim)), rng.normal(size=(T, dim))
     guard = ec.Competitive(ec.advisors.Fixed(advice))
     run = jax.device_get(ec.rollout(guard, _problem(dim), ec.Instance(x0, contexts)))
-    details = run.info.details
+    details = {name: figure[:, 0] for name, figure in run.info.details.items()}
     lengths = np.array([1, 2, T])
     best = [ec.oracle(_problem(dim), ec.Instance(x0, contexts[:length])).cost for length in lengths]
-    np.testing.assert_allclose(details["optimum"][lengths - 1], best, rtol=1e-12)
+    np.testing.assert_allclose(details["reference"][lengths - 1], best, rtol=1e-12)
     np.testing.assert_allclose(details["cost"], np.cumsum(run.hitting + run.switching), rtol=1e-12)
-    np.testing.assert_allclose(details["live_ratio"], details["cost"] / details["optimum"], rtol=1e-14)
+    np.testing.assert_allclose(details["ratio"], details["cost"] / details["reference"], rtol=1e-14)
 
 
 def test_robd_is_never_changed_at_its_own_ratio():
@@ -115,7 +117,7 @@ def test_ill_conditioned_matrices_do_not_spoil_the_account(seed):
     far = ec.advisors.Fixed(1e3 * rng.normal(size=(24, 3)))
     run = jax.device_get(ec.rollout(ec.Competitive(far, 2.5, horizon=24), problem, instance))
     best = np.asarray(ec.oracle(problem, instance).cost)
-    np.testing.assert_allclose(run.info.details["optimum"][-1], best, rtol=1e-9)
+    np.testing.assert_allclose(run.info.details["reference"][-1, 0], best, rtol=1e-9)
     np.testing.assert_allclose(run.cost, 2.5 * best, rtol=1e-9)
 
 
@@ -225,7 +227,7 @@ def test_actions_just_outside_are_defeated_and_those_inside_are_not_forbidden(na
     assert float(excess(edge - 0.1 * (edge - safest))) < 0
     inside = safest + 0.999 * (edge - safest)  # and nothing inside is forbidden
     allowed = play(inside)
-    assert not bool(allowed.info.details["active"][-1])
+    assert not bool(allowed.info.details["active"][-1, 0])
     np.testing.assert_array_equal(allowed.actions[-1], inside)
 
 
@@ -272,14 +274,20 @@ def _worst_contexts(setting, x0, contexts, action):
     return jnp.concatenate([after, jnp.asarray(weight)[:, None]], axis=1)
 
 
+def game_step(A, G, P, S, ratio, target=None, previous=None, box=None) -> OptimumStep:
+    """A step of the game, measured from m, which is 0."""
+    zero, none, true = jnp.zeros(len(A)), jnp.zeros(()), jnp.ones((), bool)
+    prefix, (V, exists) = Prefix(P, zero, zero, 0 * P, none, none), sound_value(P, S, jnp.asarray(ratio))
+    points = zero if target is None else target, zero if previous is None else previous
+    return OptimumStep(A, G, S, V, *points, prefix, box, jnp.asarray(ratio), exists, true, true, none)
+
+
 @pytest.mark.parametrize("horizon", [None, 6])
 def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
     """On a grid of x and m, for every y: the safest action's bill and value fit into the value one step earlier.
 
     And some y takes all of it: the value is not larger than it must be.
     """
-    from ecl2o.agents.guards.competitive import GameStep, Lines
-
     one, G, ratio, low, high = to_device(np.eye(1)), to_device(10 * np.eye(1)), 2.0, 0.0, 1.0
 
     @jax.jit
@@ -290,8 +298,8 @@ def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
     P, S = stiffness()
 
     def lines(t, y, x, m):
-        step = GameStep(one, G, P[t], S[t], jnp.array(ratio), y[None] - m, x[None] - m, jnp.array(0.0), jnp.zeros(1))
-        return Lines.of(step, jnp.array([low]) - m, jnp.array([high]) - m)
+        step = game_step(one, G, P[t], S[t], ratio)
+        return BoxLines.of(step, y[None] - m, x[None] - m, jnp.array([low]) - m, jnp.array([high]) - m)
 
     def value(t, x, m):
         game = lines(t, jnp.array(0.0), x, m)
@@ -307,7 +315,7 @@ def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
             K = P[3] - one
             m_next = m + (y - m) / P[3, 0, 0]
             game = lines(3, y, x, m_next)
-            safest = game.safest()
+            safest = game.lowest()
             cost = game.cost(safest, game.worst(safest))[0]
             return cost - 0.5 * ratio * (K / P[3])[0, 0] * (y - m) ** 2
 
@@ -393,13 +401,13 @@ def test_an_impossible_ratio_that_is_traced_is_not_played_silently():
             instance = ec.Instance(jnp.zeros(1), contexts)
             far = ec.advisors.Fixed(-1e3 * contexts)
             run = ec.rollout(ec.Competitive(far, ratio=ratio, horizon=horizon), problem, instance)
-            at_the_end = {name: run.info.details[name][-1] for name in ("left", "cost", "optimum")}
+            at_the_end = {name: run.info.details[name][-1, 0] for name in ("left", "cost", "reference")}
             ratio_found = run.cost / ec.oracle(problem, instance).cost
             return run.converged.all(), ratio_found, jnp.isfinite(run.actions).all(), at_the_end
 
         converged, found, finite, end = jax.device_get(outcome(contexts, ratio, alpha))
         assert bool(finite.all())
-        allowed = ratio * end["optimum"]  # what was asked for, also where nobody can keep it
+        allowed = ratio * end["reference"]  # what was asked for, also where nobody can keep it
         assert (np.abs(end["left"] - (allowed - end["cost"])) <= 1e-9 * (allowed + end["cost"])).all()
         assert bool((~converged | (found <= ratio * (1 + 1e-9))).all())
         smallest = np.asarray([ec.theory.smallest_feasible_ratio(float(a), horizon) for a in alpha[:100]])
@@ -443,13 +451,15 @@ def test_a_past_that_does_not_outweigh_the_future_is_noticed(dim, box):
     @jax.jit
     def choose(S):
         one, near, far = jnp.eye(dim), jnp.ones(dim), jnp.full(dim, 9.0)
-        here = GameStep(one, one, one, S, jnp.array(2.0), near, -near, jnp.array(5.0), 0 * near)
-        return (choose_within(here, -far, far, far) if box else choose_anywhere(here, far))[0]
+        here = game_step(one, one, one, S, 2.0, near, -near, (-far, far) if box else None)
+        allowed = here.level_set(jnp.array(5.0))
+        return allowed.sound, allowed.lowest(), pull_inside(allowed, allowed.lowest(), far, None, is_lowest=True)
 
     for share, sound in ((0.0, True), (0.9, True), (1.1, False)):
-        choice = choose(np.diag(np.r_[share, np.full(dim - 1, 0.5)]))
-        assert bool(choice.sound) == sound
-        assert np.isfinite(choice.safest).all()
+        is_sound, safest, pulled = choose(np.diag(np.r_[share, np.full(dim - 1, 0.5)]))
+        assert bool(is_sound) == sound
+        assert np.isfinite(safest).all()
+        assert np.isfinite(pulled.action).all()
 
 
 def test_a_state_that_cannot_be_right_loses_the_promise_at_once():
@@ -457,12 +467,12 @@ def test_a_state_that_cannot_be_right_loses_the_promise_at_once():
     agent, x0 = ec.Competitive(ec.Greedy(), 2.0), jnp.array([0.3])
     step = jax.jit(lambda state, seen: agent.step(CASE_STUDY, state, seen)[2])
     begun = agent.init(CASE_STUDY, Start(x0, jnp.zeros((0, 1)), None))
-    rich = eqx.tree_at(lambda state: state.account.left, begun, jnp.array(1e6))
-    outweighed = eqx.tree_at(lambda state: state.future, rich, 100 * begun.future)
-    indebted = eqx.tree_at(lambda state: state.account.left, begun, jnp.array(-1e6))
+    rich = eqx.tree_at(lambda state: state.accounts.left, begun, jnp.array(1e6))
+    outweighed = eqx.tree_at(lambda state: state.prepared, rich, (100 * begun.prepared[0],))
+    indebted = eqx.tree_at(lambda state: state.accounts.left, begun, jnp.array(-1e6))
     for state, kept in ((begun, True), (rich, True), (outweighed, False), (indebted, False)):
         said = step(state, Observation(jnp.ones(1), x0, jnp.asarray(0), None))
-        assert bool(said.converged) == bool(said.details["kept"]) == kept
+        assert bool(said.converged) == bool(said.details["kept"][0]) == kept
 
 
 def test_an_account_does_not_say_of_a_broken_promise_that_it_was_kept():
@@ -488,6 +498,7 @@ def test_what_ends_a_promise_is_said():
 
     def steps_kept(guard, problem, contexts):
         details = jax.device_get(ec.rollout(guard, problem, ec.Instance([0.5], contexts)).info.details)
+        details = {name: figure[:, 0] for name, figure in details.items()}
         np.testing.assert_array_equal(details["kept"], np.arange(T) < details["kept_steps"][-1])
         return int(details["kept_steps"][-1])
 
@@ -511,9 +522,9 @@ def test_what_ends_a_promise_is_said():
 
     for broken[2, 0] in (1e155, np.nan):  # the cost of the first is not finite
         result = jax.device_get(run(broken))
-        assert int(result.info.details["kept_steps"][-1]) == 2
+        assert int(result.info.details["kept_steps"][-1, 0]) == 2
         assert np.isfinite(result.actions).all()
-        assert np.isfinite(result.info.details["live_ratio"]).all()
+        assert np.isfinite(result.info.details["ratio"]).all()
 
     short = ec.Competitive(ec.Greedy(), 2.0, horizon=3)
     state, action, kept = short.init(CASE_STUDY, Start(jnp.array([0.5]), jnp.zeros((0, 1)), 3)), jnp.array([0.5]), []
@@ -521,17 +532,17 @@ def test_what_ends_a_promise_is_said():
     for step in range(5):  # whoever steps an agent by hand may go on
         seen = Observation(jnp.array([0.7]), action, jnp.asarray(step), jnp.asarray(4 - step))
         state, action, info = play_one(state, seen)
-        kept.append(bool(info.details["kept"]))
+        kept.append(bool(info.details["kept"][0]))
     assert kept == [True, True, True, False, False]
     np.testing.assert_array_equal(result.converged, np.arange(T) < 2)
 
 
 def test_a_promise_with_an_end_is_not_for_a_run_without_one():
     policy = ec.Policy(ec.Competitive(ec.ROBD(), horizon=24), CASE_STUDY)
-    with pytest.raises(ValueError, match=r"at most horizon = 24 steps, but this run has no end.*Periodic\(guard, 24\)"):
+    with pytest.raises(ValueError, match=r"at most horizon = 24 steps, but this run has no end.*period=24"):
         ec.Runner(policy, [0.0])
     ec.Runner(policy, [0.0], horizon=24)
-    ec.Runner(ec.Policy(ec.Periodic(ec.Competitive(ec.ROBD(), horizon=24), 24), CASE_STUDY), [0.0])
+    ec.Runner(ec.Policy(ec.Competitive(ec.ROBD(), period=24), CASE_STUDY), [0.0])
 
 
 def test_long_accounts_in_single_precision():
@@ -560,16 +571,16 @@ def test_refuses_what_it_is_not_for():
     convex = ec.Problem(ec.ConvexCost(lambda x, y: jnp.sum((x - y) ** 2), strong_convexity=2.0), movement)
     for problem in (boxed, curved, convex):
         with pytest.raises(ec.NotApplicableError, match="Guarded takes any costs"):
-            ec.Competitive(ec.ROBD()).init(problem, start)
+            ec.Competitive(ec.ROBD()).check(problem, start)
     with pytest.raises(ec.NotApplicableError, match="leave the action bounds"):
-        ec.Competitive(ec.ROBD(), contexts=(0.0, 2.0)).init(boxed, start)
+        ec.Competitive(ec.ROBD(), contexts=(0.0, 2.0)).check(boxed, start)
     three = Start(jnp.zeros(3), jnp.zeros((0, 3)), 30)
     with pytest.raises(ec.NotApplicableError, match="diagonal"):
         ec.Competitive(ec.ROBD(), contexts=(0.0, 1.0)).check(GENERAL, three)
     with pytest.raises(ec.NotApplicableError, match="weights are for CurvedTracking"):
-        ec.Competitive(ec.ROBD(), weights=np.ones(3)).init(CASE_STUDY, start)
+        ec.Competitive(ec.ROBD(), weights=np.ones(3)).check(CASE_STUDY, start)
     with pytest.raises(ValueError, match="at most horizon = 24 steps, but this run has 30"):
-        ec.Competitive(ec.ROBD(), horizon=24).init(CASE_STUDY, start)
+        ec.Competitive(ec.ROBD(), horizon=24).check(CASE_STUDY, start)
     for options, message in [
         ({"horizon": 0}, "horizon must be at least 1"),
         ({"horizon": True}, "horizon must be at least 1"),

@@ -5,9 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ecl2o.agents.guards.promises import PromiseTerms
 
 import ecl2o as ec
+from ecl2o.agents.guards.references.base import PromiseTerms
+from ecl2o.agents.guards.references.baseline import Baseline
+from ecl2o.agents.guards.references.optimum import Optimum
 from ecl2o.policy.clock import StepClock
 from ecl2o.policy.contract import Contract
 from matrices import spd
@@ -24,16 +26,17 @@ def data(dim: int, seed: int = 0):
     return rng.normal(size=dim), contexts, contexts + 0.7 * rng.normal(size=(T, dim))
 
 
-def test_one_promise_alone_is_that_of_competitive():
-    """On a line both clip to the same interval; where the actions differ, in the plane, they are pulled to other points."""
+def test_a_second_promise_that_never_binds_changes_nothing():
+    """One promise alone, as `Competitive` has it, pulls from another point; on a line both clip to the same interval."""
     x0, contexts, advice = data(1)
     advisor, day = ec.advisors.Fixed(0.4 * advice), ec.Instance(x0, contexts)
     alone = ec.rollout(ec.Competitive(advisor, ratio=2.0), LINE, day)
-    run = ec.rollout(ec.Promises(advisor, [ec.Promise(2.0)]), LINE, day)
+    run = ec.rollout(ec.Promises(advisor, [ec.Promise(2.0), ec.Promise(1e6)]), LINE, day)
     assert 0 < float(run.info.details["active"].mean()) < 1
     np.testing.assert_allclose(run.actions, alone.actions, rtol=1e-10)
-    for name in ("cost", "optimum", "live_ratio", "left"):
-        np.testing.assert_allclose(run.info.details[name], alone.info.details[name], rtol=1e-9, atol=1e-12)
+    for name in ("cost", "reference", "ratio", "left"):
+        np.testing.assert_allclose(run.info.details[name][:, :1], alone.info.details[name], rtol=1e-9, atol=1e-12)
+    assert eqx.tree_equal(ec.Promises(advisor, [ec.Promise(2.0)]), ec.Competitive(advisor, ratio=2.0))
 
 
 def test_accounts_restart_by_the_clock():
@@ -49,7 +52,7 @@ def test_accounts_restart_by_the_clock():
     for t, context in enumerate(contexts):
         action = runner.step(context)
         np.testing.assert_allclose(action, run.actions[t], rtol=1e-12)
-        costs.append(np.asarray(runner.info.details["costs"]))
+        costs.append(np.asarray(runner.info.details["cost"]))
     for t in range(T):
         np.testing.assert_allclose(costs[t][:2], [step_costs[: t + 1].sum(), step_costs[t - t % 5 : t + 1].sum()])
         windows = [step_costs[s : t + 1].sum() for s in range(max(t - 3, 0), t + 1)]
@@ -66,7 +69,7 @@ def test_a_run_may_start_within_a_period():
     costs = []
     for context in np.sin(np.arange(6.0))[:, None]:
         runner.step(context)
-        costs.append(np.asarray(runner.info.details["costs"]))
+        costs.append(np.asarray(runner.info.details["cost"]))
     total, day, _ = np.array(costs).T
     np.testing.assert_allclose(day, np.where(np.arange(6) < 2, total, total - total[1]))
     assert StepClock(runner.policy).cycle == 24
@@ -80,13 +83,13 @@ def test_the_order_of_promises_does_not_matter():
         for listed in (promises, promises[::-1])
     ]
     np.testing.assert_allclose(runs[0].actions, runs[1].actions, rtol=1e-10)
-    np.testing.assert_allclose(runs[0].info.details["lefts"], runs[1].info.details["lefts"][:, ::-1], atol=1e-10)
+    np.testing.assert_allclose(runs[0].info.details["left"], runs[1].info.details["left"][:, ::-1], atol=1e-10)
     # The problem is a constant of this program, which the set-up condition is read from.
     guard = ec.Promises(ec.advisors.Fixed(advice), promises, baseline=ec.ROBD())
     compiled = jax.jit(lambda y: ec.rollout(guard, SPACE, ec.Instance(x0, y)))
     np.testing.assert_allclose(compiled(contexts).actions, runs[0].actions, rtol=1e-10)
     expert = ec.rollout(ec.ROBD(), SPACE, ec.Instance(x0, contexts)).cost
-    np.testing.assert_allclose(runs[0].info.details["expert_cost"][-1], expert, rtol=1e-12)
+    np.testing.assert_allclose(runs[0].info.details["reference"][-1, 0], expert, rtol=1e-12)
 
 
 def test_refusals():
@@ -121,11 +124,13 @@ def test_bounds_are_kept_and_contexts_outside_end_the_promises():
     run = ec.rollout(guard, problem, ec.Instance([0.5], contexts))
     assert bool(run.converged.all())
     assert float(jnp.abs(run.actions).max()) <= 1
-    assert float(run.info.details["live_ratio"].max()) <= 1.8 * (1 + 1e-9)
+    assert float(run.info.details["ratio"][:, 0].max()) <= 1.8 * (1 + 1e-9)
     assert guard.promise(problem).contexts == ((-1.0, 1.0),)
     contexts[5] = 1.5
     run = ec.rollout(guard, problem, ec.Instance([0.5], contexts))
-    np.testing.assert_array_equal(run.info.details["kept"], np.arange(T) < 5)  # the run's promise does not come back
+    restarts = (np.arange(T) < 5) | (np.arange(T) >= 8)
+    np.testing.assert_array_equal(run.info.details["kept"].T, [np.arange(T) < 5, restarts])
+    np.testing.assert_array_equal(run.converged, np.arange(T) < 5)  # the run's promise does not come back
 
 
 @pytest.mark.parametrize(
@@ -137,8 +142,8 @@ def test_numbers_that_a_compiled_program_turns_out_to_have_end_the_promises(name
     @jax.jit
     @jax.vmap
     def play(number):
-        terms = PromiseTerms(**{"ratio": 2.0, "allowance": 0.0, name: number})
-        guard = ec.Promises(ec.advisors.Fixed(advice), [terms, ec.Promise(2.5, period=5)])
+        terms = PromiseTerms(**{"ratio": 2.0, name: number}), PromiseTerms(2.5, period=5)
+        guard = ec.Guard(ec.advisors.Fixed(advice), terms, (Optimum(),))
         run = ec.rollout(guard, LINE, ec.Instance(x0, contexts))
         return run.converged, jnp.isfinite(run.actions).all()
 
@@ -152,7 +157,9 @@ def test_a_context_that_is_no_number_ends_the_promises_until_each_restarts():
     contexts[3] = np.nan
     guard = ec.Promises(ec.ROBD(), [ec.Promise(2.0, period=4), ec.Promise(2.5, period=6)])
     run = jax.device_get(jax.jit(lambda y: ec.rollout(guard, LINE, ec.Instance(jnp.zeros(1), y)))(contexts))
-    np.testing.assert_array_equal(run.info.details["kept"], (np.arange(T) < 3) | (np.arange(T) >= 6))
+    kept = [(np.arange(T) < 3) | (np.arange(T) >= again) for again in (4, 6)]
+    np.testing.assert_array_equal(run.info.details["kept"].T, kept)
+    np.testing.assert_array_equal(run.converged, kept[1])
     assert np.isfinite(run.actions).all()
 
 
@@ -163,10 +170,9 @@ def test_gradients_match_central_differences(dim):
 
     def score(values):
         x0, contexts, advice, ratios = values
-        listed = [PromiseTerms(ratios[0]), PromiseTerms(ratios[1], period=5), PromiseTerms(ratios[2], to_baseline=True)]
-        guard = ec.Promises(
-            ec.advisors.Fixed(0.4 * advice), [*listed, PromiseTerms(ratios[3], 0.1, 4, True)], ec.Greedy()
-        )
+        listed = PromiseTerms(ratios[0]), PromiseTerms(ratios[1], period=5), PromiseTerms(ratios[2], reference=1)
+        terms = *listed, PromiseTerms(ratios[3], 0.1, 4, True)
+        guard = ec.Guard(ec.advisors.Fixed(0.4 * advice), terms, (Optimum(), Baseline(ec.Greedy())))
         run = ec.rollout(guard, problem, ec.Instance(x0, contexts))
         return jnp.sum(weights * run.actions) + run.cost, run.info.details["active"]
 
@@ -216,6 +222,6 @@ def test_what_is_left_is_the_ratio_times_the_reference_and_one_allowance_less_th
     advice = ec.advisors.Fixed(1e3 * (-1.0) ** np.arange(24)[:, None])
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     details = ec.rollout(ec.Promises(advice, promises), problem, ec.Instance(np.zeros(1), contexts)).info.details
-    left = ratios * details["references"] + allowances - details["costs"]
-    np.testing.assert_allclose(details["lefts"], left, atol=1e-10)
+    left = ratios * details["reference"] + allowances - details["cost"]
+    np.testing.assert_allclose(details["left"], left, atol=1e-10)
     assert (left > -1e-10).all()

@@ -69,7 +69,7 @@ def Competitive(
     the cost is at most 2 times the optimum in every 24 steps
     """
     tracking = Tracking(period if horizon is None else horizon, contexts, weights)
-    terms = PromiseTerms(as_float(ratio), as_float(allowance), period)
+    terms = PromiseTerms(ratio, allowance, period)
     return Guard(agent, (terms,), (Optimum(tracking),))
 
 
@@ -130,7 +130,7 @@ def Guarded(
         if reserved is not None and most is not None and (reserved > most).any():
             raise ValueError(f"reservation must not exceed slack, got reservation {reserved} and slack {most}.")
     reference = Baseline(ROBD() if expert is None else expert, reservation, Tracking(period))
-    return Guard(agent, (PromiseTerms(1 + slack, as_float(allowance), period),), (reference,))
+    return Guard(agent, (PromiseTerms(1 + slack, allowance, period),), (reference,))
 
 
 def Promises(
@@ -182,13 +182,7 @@ def Promises(
     if baseline is not None:
         references.append(Baseline(baseline, tracking=tracking))
     terms = [
-        PromiseTerms(
-            as_float(each.ratio),
-            as_float(each.allowance),
-            each.period,
-            each.rolling,
-            len(references) - 1 if is_relative else 0,
-        )
+        PromiseTerms(each.ratio, each.allowance, each.period, each.rolling, len(references) - 1 if is_relative else 0)
         for each, is_relative in zip(promises, to_baseline, strict=True)
     ]
     return Guard(agent, tuple(terms), tuple(references))
@@ -239,7 +233,7 @@ def CompetitiveBand(
     >>> bool(ec.rollout(guard, problem, day).cost <= 2.0 * ec.oracle(problem, day).cost * (1 + 1e-4))
     True
     """
-    terms = PromiseTerms(as_float(ratio), as_float(allowance), period)
+    terms = PromiseTerms(ratio, allowance, period)
     check_nonnegative("ratio", terms.ratio)
     return Guard(agent, (terms,), (Band(half_width, horizon, columns),))
 
@@ -280,7 +274,7 @@ def CompetitiveControl(
     True
     """
     reference = Optimum(Tracking(period if horizon is None else horizon), every_prefix)
-    return Guard(agent, (PromiseTerms(as_float(ratio), as_float(allowance), period),), (reference,))
+    return Guard(agent, (PromiseTerms(ratio, allowance, period),), (reference,))
 
 
 def GuardedControl(
@@ -321,4 +315,4 @@ def GuardedControl(
     check_positive("slack", slack)
     tracking = Tracking(period if horizon is None else horizon)
     reference = Baseline(LQR() if baseline is None else baseline, None, tracking, every_prefix)
-    return Guard(agent, (PromiseTerms(1 + slack, as_float(allowance), period),), (reference,))
+    return Guard(agent, (PromiseTerms(1 + slack, allowance, period),), (reference,))

@@ -23,7 +23,7 @@ from ecl2o.agents.guards.limits import round_inside
 from ecl2o.agents.guards.references.base import AbstractReference, PromiseTerms
 from ecl2o.agents.promise import Promise
 from ecl2o.agents.wrappers import PureML
-from ecl2o.problem.arrays import as_float, check_count, check_finite, check_nonnegative
+from ecl2o.problem.arrays import check_count, check_finite, check_nonnegative
 
 
 class GuardState(eqx.Module):
@@ -177,7 +177,7 @@ class Guard(AbstractAgent):
         """Return the guard with these numbers in its promise; several promises keep their own allowances."""
         promises = self.promises
         if len(promises) == 1:
-            promises = (dataclasses.replace(promises[0], allowance=as_float(allowance)),)
+            promises = (dataclasses.replace(promises[0], allowance=allowance),)
         references = tuple(each.with_contexts(contexts) for each in self.references)
         return dataclasses.replace(self, promises=promises, references=references)
 
@@ -239,9 +239,16 @@ class Guard(AbstractAgent):
         """Return what belongs to all accounts."""
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found) if self._slots.several else found[0]
 
+    def _asked_ratios(self, dtype: Any) -> Float[Array, " n"]:
+        return jnp.stack([each.ratio for each in self.promises]).astype(dtype)
+
+    def _by_account(self, numbers: Float[Array, " promises"]) -> Float[Array, "*n"]:
+        """Return what is given by promise by account."""
+        return numbers[self._slots.promise] if self._slots.several else numbers[0]
+
     def _open(self, problem: AnyProblem, start: Start, inner: State) -> GuardState:
         slots, dtype = self._slots, start.x0.dtype
-        ratios = jnp.stack([each.ratio for each in self.promises]).astype(dtype)
+        ratios = self._asked_ratios(dtype)
         allowances = jnp.stack([each.allowance for each in self.promises])
         feasible = jnp.isfinite(ratios).all() & (jnp.isfinite(allowances) & (allowances >= 0)).all()
         prepared, states, instead = [], [], []
@@ -256,15 +263,13 @@ class Guard(AbstractAgent):
                 state = jax.tree.map(lambda leaf, n=count: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), state)
             states.append(state)
         # Where ratios cannot be promised, the safest action is that of ratios that can.
-        ratios = jnp.where(feasible, ratios, jnp.max(jnp.stack(instead)))
-        ratios = ratios[slots.promise] if slots.several else ratios[0]
+        ratios = jnp.where(feasible, self._by_account(ratios), jnp.max(jnp.stack(instead)))
         accounts = self._open_accounts(problem, feasible, dtype)
         age = jnp.zeros((), int) if (slots.phase >= 0).any() else None
         return GuardState(inner, tuple(prepared), tuple(states), ratios, feasible, accounts, age)
 
     def _open_accounts(self, problem: AnyProblem, feasible: Bool[Array, ""], dtype: Any) -> Account:
-        allowances = jnp.stack([self.promises[i].allowance for i in self._slots.promise])
-        allowances = allowances if self._slots.several else allowances[0]
+        allowances = self._by_account(jnp.stack([each.allowance for each in self.promises]))
         return Account.open(allowances, feasible, dtype, problem.actions.spacing is not None)
 
     def _renew(self, problem: AnyProblem, state: GuardState, observation: Observation) -> GuardState:
@@ -359,11 +364,12 @@ class Guard(AbstractAgent):
         growth, error, *reported = (self._join([getattr(each, name) for each in settled]) for name in names)
         gained, *costs = reported
         cost, rounding, paid = (jnp.where(choice.usable, each, 0.0) for each in costs)
-        given = growth, cost, rounding + state.ratios * error, choice.kept, (paid, gained), choice.rounded
-        return state.accounts.update(state.ratios, *given), tuple(each.state for each in settled)
+        asked = self._by_account(self._asked_ratios(growth.dtype))
+        given = growth, cost, rounding + asked * error, choice.kept, (paid, gained), choice.rounded
+        return state.accounts.update(asked, *given), tuple(each.state for each in settled)
 
     def _details(self, accounts: Account, active: Bool[Array, "*n"]) -> dict[str, Array]:
-        """Return the figures of each promise, of windows the account with the least left."""
+        """Return the figures of each promise, of windows those of the account with the least left."""
         found = accounts.details() | {
             "active": active | ~accounts.kept,
             "kept": accounts.kept,
@@ -373,7 +379,10 @@ class Guard(AbstractAgent):
             return {name: figure[None] for name, figure in found.items()}
         mine = [np.flatnonzero(self._slots.promise == i) for i in range(len(self.promises))]
         tightest = jnp.stack([jnp.asarray(each)[jnp.argmin(accounts.left[each])] for each in mine])
-        return {name: figure[tightest] for name, figure in found.items()}
+        by_promise = {name: figure[tightest] for name, figure in found.items()}
+        by_promise["active"] = jnp.stack([jnp.any(found["active"][each]) for each in mine])
+        by_promise["kept"] = jnp.stack([jnp.all(accounts.kept[each]) for each in mine])
+        return by_promise
 
 
 def _all(of_accounts: Bool[Array, "*n"]) -> Bool[Array, ""]:

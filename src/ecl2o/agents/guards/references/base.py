@@ -18,6 +18,7 @@ from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
 from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Number, Origin
 from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.promise import Promise
+from ecl2o.problem.arrays import as_float
 
 State = Any
 Prepared = Any
@@ -101,8 +102,8 @@ class PromiseTerms(eqx.Module):
         reference: the place of its reference in the guard. Default: 0.
     """
 
-    ratio: Float[Array, ""]
-    allowance: Float[Array, ""]
+    ratio: Float[Array, ""] = eqx.field(converter=as_float)
+    allowance: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
     period: int | None = eqx.field(static=True, default=None)
     rolling: bool = eqx.field(static=True, default=False)
     reference: int = eqx.field(static=True, default=0)
