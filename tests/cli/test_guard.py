@@ -195,7 +195,7 @@ def test_shadow_mode_plays_the_advice_and_reports_the_guard(folder, ecl2o):
         for told in (answer, record):
             assert told["shadow_action"] == pytest.approx(guard["action"], rel=1e-9)
             assert told["shadow_left"] == pytest.approx(guard["left"][0], abs=1e-9)
-            assert told["shadow_cost"] == pytest.approx(guard["cost"], rel=1e-9)
+            assert told["shadow_cost"] == pytest.approx(guard["cost"][0], rel=1e-9)
             assert told["advice_cost"] == pytest.approx(told["cost"], rel=1e-9)
         assert record["promise"] is None
         assert record["guard_active"] is None

@@ -237,8 +237,8 @@ class _Overdrawn(AbstractAgent):
         return None
 
     def step(self, problem, state, observation):
-        one = jnp.ones(())
-        told = {"left": -one, "cost": one, "kept": jnp.ones((), bool)}
+        one = jnp.ones(1)
+        told = {"left": -one, "cost": one, "ratio": jnp.inf * one, "kept": jnp.ones(1, bool)}
         return state, observation.context, Info(jnp.ones((), bool), details=told)
 
 

@@ -47,7 +47,7 @@ AGENTS = {
     "regression": OnlineRidge(STEPS),
     "weekly": OnlineRidge(STEPS, week=7),
     "calibrated": ec.MLAROBD(OnlineRidge(STEPS), 1.0),
-    "promised": competitive_ridge(PromiseSpec(2.5, "day"), STEPS),
+    "promised": competitive_ridge(PromiseSpec(2.5, "day"), STEPS).every(STEPS),
     "restarted": ec.Periodic(OnlineRidge(STEPS), 6 * STEPS),
     "user's": MeanOfHistory(OnlineRidge(STEPS)),
     "expert": ec.ROBD(),

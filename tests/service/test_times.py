@@ -181,7 +181,8 @@ def test_whole_weeks_are_left_out(service):
 
 def test_periods_stay_right_over_long_gaps_and_longer_ones_are_rejected(service, policy, monkeypatch):
     daily = StepClock(policy)
-    monthly = StepClock(dataclasses.replace(policy, agent=policy.agent.every(30 * DAY)))
+    longer = dataclasses.replace(policy.agent.promises[0], period=30 * DAY)
+    monthly = StepClock(dataclasses.replace(policy, agent=dataclasses.replace(policy.agent, promises=(longer,))))
     assert [daily.count_filled(missed) for missed in (0, 1, 7 * DAY, 3 * 7 * DAY + 4)] == [0, 1, 0, 4]
     assert [monthly.count_filled(missed) for missed in (8 * DAY, 211 * DAY)] == [8 * DAY, DAY]
     monkeypatch.setattr(step_executor, "_MAX_FILLED", 5)

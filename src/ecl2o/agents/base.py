@@ -216,8 +216,8 @@ class AbstractAgent(eqx.Module):
         return any(inner.renews_promise for inner in child_agents(self))
 
     @property
-    def cited_as(self) -> tuple[str, ...]:
-        """The names under which `citation` finds the work behind it. Default: that of its class."""
+    def known_as(self) -> tuple[str, ...]:
+        """The names by which descriptions and `citation` know it. Default: that of its class."""
         return (type(self).__name__,)
 
     def around_proposals(self, wrap: Callable[["AbstractAgent"], "AbstractAgent"]) -> "AbstractAgent":

@@ -54,7 +54,7 @@ def citation(agent: AbstractAgent) -> str:
     keys: dict[str, None] = {}
     for inner in walk_agents(agent):
         ours = type(inner).__module__.startswith("ecl2o.")
-        for name in inner.cited_as:
+        for name in inner.known_as:
             keys |= dict.fromkeys(_WORKS.get(name, (_LIBRARY,)) if ours else (_LIBRARY,))
     return "\n\n".join(_ENTRIES[key] for key in keys or {_LIBRARY})
 

@@ -15,6 +15,7 @@ import numpy as np
 import pydantic
 
 from ecl2o.agents import AbstractAgent, Reference, trainable_mask
+from ecl2o.agents.base import child_agents
 from ecl2o.agents.guards import Guard
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractForecaster
@@ -54,7 +55,7 @@ class Policy:
         ValueError: The history does not fit the contract.
 
     >>> from ecl2o.agents import ROBD
-    >>> from ecl2o.problem import SquaredTracking
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> sorted(Policy(ROBD(), problem, metadata={"site": "Riverside"}).metadata)
     ['created', 'site', 'version']
@@ -189,7 +190,7 @@ def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
         ValueError: The limits do not overlap the policy's own.
 
     >>> from ecl2o.agents import ROBD, Competitive
-    >>> from ecl2o.problem import SquaredTracking
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> limited = with_action_limits(Policy(Competitive(ROBD(), ratio=2.0), problem), 0.0, 5.0)
     >>> limited.contract.action_bounds, limited.contract.promise.contexts
@@ -254,7 +255,7 @@ def describe(policy: Policy) -> PolicyDescription:
         policy: As made or loaded.
 
     >>> from ecl2o.agents import ROBD
-    >>> from ecl2o.problem import SquaredTracking
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> about = describe(Policy(ROBD(), problem))
     >>> about["agent"], about["weights"], about["problem"]["alpha"]
@@ -319,9 +320,8 @@ def _validate_history(history: Any, contract: Contract) -> np.ndarray | None:
 
 def _name_tree(agent: AbstractAgent) -> str:
     """Return the class names of an agent and of the agents inside it: "MLAROBD(LSTM)"."""
-    fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
-    inside = [_name_tree(value) for value in fields if isinstance(value, AbstractAgent)]
-    return type(agent).__name__ + (f"({', '.join(inside)})" if inside else "")
+    inside = [_name_tree(value) for value in child_agents(agent)]
+    return agent.known_as[0] + (f"({', '.join(inside)})" if inside else "")
 
 
 def _describe_parts(policy: Policy) -> tuple[dict[str, Any], list[np.ndarray]]:

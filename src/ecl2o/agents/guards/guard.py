@@ -156,8 +156,8 @@ class Guard(AbstractAgent):
         return any(each.period is not None for each in self.promises) or self.agent.renews_promise
 
     @property
-    def cited_as(self) -> tuple[str, ...]:
-        return tuple(reference.cited_as for reference in self.references)
+    def known_as(self) -> tuple[str, ...]:
+        return tuple(reference.known_as for reference in self.references)
 
     def every(self, period: int | None) -> "Guard":
         """Return the guard whose promises for the run restart every `period` steps; None: as they are."""

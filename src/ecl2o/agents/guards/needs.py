@@ -125,7 +125,7 @@ QUADRATIC_COST = Need(
     proved=False,
 )
 LINE = Need(
-    "a line without bounds and without contexts=, for a cost that is neither quadratic nor quadratic on two sides",
+    "a problem on a line, without bounds and without contexts=, for a cost that is not quadratic, on two sides at least",
     lambda p, d, c: p.hitting.is_two_sided or (d == 1 and c.contexts is None and not p.relaxed.is_bounded),
     _cost,
     _ANY,

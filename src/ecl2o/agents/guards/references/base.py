@@ -135,8 +135,8 @@ class AbstractReference(eqx.Module):
         return self
 
     @property
-    def cited_as(self) -> str:
-        """The name under which `citation` finds the work behind it. Default: none, the library's paper."""
+    def known_as(self) -> str:
+        """The name by which descriptions and `citation` know a guard with it. Default: that of its class."""
         return type(self).__name__
 
     @property

@@ -119,7 +119,7 @@ class Baseline(AbstractTrackingReference):
     every_prefix: bool | None = eqx.field(static=True, default=None)
 
     @property
-    def cited_as(self) -> str:
+    def known_as(self) -> str:
         return "Guarded" if self.every_prefix is None else "GuardedControl"
 
     @property

@@ -59,7 +59,7 @@ from ecl2o.theory import (
 )
 from ecl2o.theory.promises import largest_joint_shape, largest_reserve_shape
 
-Bounds = tuple[Float[Array, "*d"], Float[Array, "*d"]]
+Bounds = tuple[Float[Array, "*low"], Float[Array, "*high"]]
 Matrix = Float[Array, "d d"]
 
 
@@ -464,7 +464,7 @@ class Optimum(AbstractTrackingReference):
     every_prefix: bool | None = eqx.field(static=True, default=None)
 
     @property
-    def cited_as(self) -> str:
+    def known_as(self) -> str:
         return "Competitive" if self.every_prefix is None else "CompetitiveControl"
 
     def on(self, problem: AnyProblem) -> AbstractReference:
