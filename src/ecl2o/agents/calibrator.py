@@ -30,7 +30,7 @@ from ecl2o.problem import (
 )
 from ecl2o.problem.actions import minimize_over
 from ecl2o.problem.arrays import as_float, as_optional_float, check_nonnegative, concrete_value
-from ecl2o.solvers.positive_definite import spd_solve
+from ecl2o.solvers.small_dense import spd_solve
 from ecl2o.theory import optimal_lambda2, smallest_lambda1
 from ecl2o.theory.forms import Form, check_form
 

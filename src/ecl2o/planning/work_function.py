@@ -12,14 +12,14 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import add_exactly
-from ecl2o.solvers.positive_definite import (
+from ecl2o.solvers.small_dense import (
     accurate_half_form,
     accurate_product,
+    eigenvalues,
     half_quadratic_form,
     multiply,
     parallel_sum,
     spd_solve,
-    two_springs,
 )
 
 
@@ -28,14 +28,14 @@ class WorkFunction(eqx.Module):
 
     `stiffness` is K_{t-1}; `centre` + `rest` is m_{t-1}, the rounded centre and what rounding removed from it. So the centre is
     the origin from which contexts and actions are measured, and their level takes no digits from their differences.
-    The optimum r is the sum of the growths that `with_context` returns. `doubt` estimates the rounding error of K: as quadratic
-    forms, -doubt <= error <= doubt.
+    The optimum r is the sum of the growths that `with_context` returns. `error_bound` estimates the rounding error of K: as
+    quadratic forms, -error_bound <= error <= error_bound.
     """
 
     stiffness: Float[Array, "d d"]
     centre: Float[Array, " d"]
     rest: Float[Array, " d"]
-    doubt: Float[Array, "d d"]
+    error_bound: Float[Array, "d d"]
 
     @classmethod
     def from_start(cls, x0: Float[Array, " d"], G: Float[Array, "d d"]) -> "WorkFunction":
@@ -62,11 +62,11 @@ class WorkFunction(eqx.Module):
             forward, short = forward + more, 0.5 * jnp.abs(jnp.sum(missing * more))
         missed, missed_rounding = accurate_half_form(A, away - forward)
         moved, moved_rounding = accurate_half_form(self.stiffness, forward)
-        growth, doubt = missed + moved, half_quadratic_form(self.doubt, forward)
+        growth, error = missed + moved, half_quadratic_form(self.error_bound, forward)
         # The estimate is of first order. Where it is not small, none of the growth is certain.
-        doubt = jax.lax.stop_gradient(jnp.where(4 * doubt <= moved, doubt, growth) + short)
+        error = jax.lax.stop_gradient(jnp.where(4 * error <= moved, error, growth) + short)
         centre, rest = add_exactly(self.centre, self.rest + forward)
-        return Prefix(P, centre, rest, self.doubt, growth, missed_rounding + moved_rounding + doubt)
+        return Prefix(P, centre, rest, self.error_bound, growth, missed_rounding + moved_rounding + error)
 
 
 class Prefix(eqx.Module):
@@ -75,7 +75,7 @@ class Prefix(eqx.Module):
     P: Float[Array, "d d"]
     centre: Float[Array, " d"]
     rest: Float[Array, " d"]
-    doubt: Float[Array, "d d"]
+    error_bound: Float[Array, "d d"]
     growth: Float[Array, ""]
     rounding: Float[Array, ""]
 
@@ -87,10 +87,10 @@ class Prefix(eqx.Module):
         """Return the work function after a move: K_t = (P_t^-1 + G^-1)^-1."""
         stiffness = parallel_sum(self.P, G)
         if len(G) == 1:  # numbers keep all their digits
-            return WorkFunction(stiffness, self.centre, self.rest, self.doubt)
-        joint = spd_solve(self.P + G, G)  # as in `parallel_sum`: rounding errors of P and G enter K in the same way
-        doubt = two_springs(self.doubt + _rounding_of(self.P), _rounding_of(G), joint)
-        return WorkFunction(stiffness, self.centre, self.rest, jax.lax.stop_gradient(doubt))
+            return WorkFunction(stiffness, self.centre, self.rest, self.error_bound)
+        share = spd_solve(self.P + G, G)  # the one of `stiffness`: rounding errors of P and G enter K in the same way
+        error_bound = parallel_sum(self.error_bound + _rounding_of(self.P), _rounding_of(G), share)
+        return WorkFunction(stiffness, self.centre, self.rest, jax.lax.stop_gradient(error_bound))
 
 
 def _rounding_of(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -107,7 +107,8 @@ def is_resolved(
     eigenvalues of A and G, and k is the K of a long run on a line that has these two.
     """
     unit = jnp.sqrt(jnp.diagonal(greatest + G, axis1=-2, axis2=-1).reshape(-1, len(G)).max(axis=0))
-    a, g = (jnp.linalg.eigvalsh(each / unit / unit[:, None]).min() for each in (least, G))
+    scaled = ((each / unit / unit[:, None]).reshape(-1, *G.shape) for each in (least, G))
+    a, g = (jax.vmap(eigenvalues)(each).min() for each in scaled)
     return a + 2 * a * g / (a + jnp.sqrt(a * (a + 4 * g))) >= 4 * len(G) * jnp.finfo(G.dtype).eps  # false for NaN
 
 

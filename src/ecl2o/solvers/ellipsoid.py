@@ -1,19 +1,18 @@
 """Projection on an ellipsoid, differentiable by the implicit function theorem.
 
 {x: 1/2 (x - o)' H (x - o) <= level}. From outside the nearest point is x(nu) = (I + nu H)^{-1} (point + nu H o) with the one
-nu > 0 that puts it on the boundary. In the eigenbasis of H that is a secular equation, which Newton's method on
-1/sqrt(1/2 (x - o)' H (x - o)), an almost linear function of nu, solves in a few monotone steps from 0; for one eigenvalue, hence
-for balls and on a line, in one. A last radial correction puts the point on the boundary to the last digits.
+nu > 0 that puts it on the boundary. Newton's method on 1/sqrt(1/2 (x - o)' H (x - o)), an almost linear function of nu, finds it
+in a few monotone steps from 0; for one eigenvalue, hence for balls and on a line, in one. A last radial correction puts the point
+on the boundary to the last digits.
 
-The derivative uses the equations x - point + nu n = 0 with n = H (x - o) and 1/2 (x - o)' n = level, not the iteration, so it is
-finite also where eigenvalues coincide.
+The derivative uses the equations x - point + nu n = 0 with n = H (x - o) and 1/2 (x - o)' n = level, not the iteration.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.solvers.positive_definite import half_quadratic_form
+from ecl2o.solvers.small_dense import half_quadratic_form, multiply, spd_solve
 
 _NEWTON_STEPS = 12
 
@@ -66,34 +65,30 @@ def project_on_ellipsoid(
 @jax.jit
 def _nearest(point, centre, shape, level):
     away = point - centre
-    height = 0.5 * away @ shape @ away
+    height = half_quadratic_form(shape, away)
     outside = height > level
     if point.shape[0] > 1:
         away = jnp.where(outside, _shortened(away, shape, level), away)
-        height = 0.5 * away @ shape @ away
+        height = half_quadratic_form(shape, away)
     share = jnp.sqrt(jnp.maximum(level, 0.0) / jnp.where(height > 0, height, 1.0))
     return jnp.where(outside, centre + jnp.minimum(share, 1.0) * away, point)
 
 
 def _shortened(away, shape, level):
     """Return (I + nu H)^{-1} away on the boundary, up to Newton's accuracy."""
-    eigenvalues, basis = jnp.linalg.eigh(shape)
-    squares = eigenvalues * (basis.T @ away) ** 2
+    identity = jnp.eye(len(away), dtype=away.dtype)
     root_level = jnp.sqrt(jnp.maximum(level, jnp.finfo(away.dtype).tiny))
 
     def newton(_, nu):
-        shrink = 1 / (1 + nu * eigenvalues)
-        height = 0.5 * jnp.sum(squares * shrink**2)
-        fall = jnp.sum(eigenvalues * squares * shrink**3)
+        stretch = identity + nu * shape
+        shrunk = spd_solve(stretch, away)
+        normal = multiply(shape, shrunk)
+        height, fall = 0.5 * jnp.sum(shrunk * normal), jnp.sum(normal * spd_solve(stretch, normal))
         step = 2 * height * (jnp.sqrt(height) / root_level - 1) / jnp.where(fall > 0, fall, 1.0)
         return nu + jnp.maximum(step, 0.0)
 
     nu = jax.lax.fori_loop(0, _NEWTON_STEPS, newton, jnp.zeros((), away.dtype))
-    return basis @ ((basis.T @ away) / (1 + nu * eigenvalues))
-
-
-def _solve(matrix, right):
-    return right / matrix[0] if right.shape[0] == 1 else jnp.linalg.solve(matrix, right)
+    return spd_solve(identity + nu * shape, away)
 
 
 @project_on_ellipsoid.defjvp
@@ -103,18 +98,18 @@ def _project_on_ellipsoid_jvp(primals, tangents):
     x = project_on_ellipsoid(point, centre, shape, level)
     away = x - centre
     from_centre = point - centre
-    outside = 0.5 * from_centre @ shape @ from_centre > level
+    outside = half_quadratic_form(shape, from_centre) > level
     normal = shape @ away
     length = normal @ normal
     on_boundary = outside & (length > 0)
     nu = jnp.where(on_boundary, normal @ (point - x) / jnp.where(on_boundary, length, 1.0), 0.0)
     stretch = jnp.eye(x.shape[0], dtype=x.dtype) + nu * shape
-    across = _solve(stretch, normal)  # H~^{-1} n
+    across = spd_solve(stretch, normal)  # H~^{-1} n
     sigma = jnp.where(on_boundary, normal @ across, 1.0)
     # H~ dx + n dnu = right and n' dx = height_dot.
     right = point_dot + nu * (shape @ centre_dot - shape_dot @ away)
     height_dot = level_dot + normal @ centre_dot - 0.5 * away @ shape_dot @ away
-    along = _solve(stretch, right)
+    along = spd_solve(stretch, right)
     boundary_dot = along - across * (normal @ along - height_dot) / sigma
     x_dot = jnp.where(on_boundary, boundary_dot, jnp.where(outside, centre_dot, point_dot))
     return x, x_dot

@@ -12,7 +12,7 @@ from ecl2o.agents.base import AbstractAgent, AnyProblem, Start, State
 from ecl2o.agents.promise import Promise
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
 from ecl2o.problem.arrays import AnyArray, add_exactly, cost_ratio
-from ecl2o.solvers.positive_definite import accurate_half_form
+from ecl2o.solvers.small_dense import accurate_half_form
 
 
 class AbstractGuard(AbstractAgent):

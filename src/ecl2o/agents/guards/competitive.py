@@ -61,7 +61,7 @@ from ecl2o.problem.arrays import (
     to_host,
 )
 from ecl2o.solvers.ellipsoid import pull_into_ellipsoid
-from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
+from ecl2o.solvers.small_dense import half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import (
     future_stiffness,
     largest_share,

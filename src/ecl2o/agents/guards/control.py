@@ -23,7 +23,7 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value
 from ecl2o.solvers.ellipsoid import pull_into_ellipsoid
-from ecl2o.solvers.positive_definite import accurate_half_form, half_quadratic_form, spd_solve
+from ecl2o.solvers.small_dense import accurate_half_form, half_quadratic_form, spd_solve
 from ecl2o.theory.control import (
     ControlReserve,
     Future,

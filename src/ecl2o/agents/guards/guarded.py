@@ -36,7 +36,7 @@ from ecl2o.problem.arrays import (
 from ecl2o.solvers.bisection import bisect_root
 from ecl2o.solvers.bounded_newton import minimize
 from ecl2o.solvers.ellipsoid import project_on_ellipsoid
-from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
+from ecl2o.solvers.small_dense import half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import future_stiffness, limit_stiffness
 
 

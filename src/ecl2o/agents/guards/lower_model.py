@@ -247,4 +247,4 @@ def advance_model(lines: AsymmetricLines | ConvexLine, work: WorkFunction, x: Fl
     centre, rest = add_exactly(work.centre, work.rest + forward)
     P = work.stiffness + jnp.diag(lines.of.a)
     rounding = jax.lax.stop_gradient(8 * jnp.finfo(x.dtype).eps * size)
-    return Prefix(P, centre, rest, work.doubt, growth, rounding)
+    return Prefix(P, centre, rest, work.error_bound, growth, rounding)

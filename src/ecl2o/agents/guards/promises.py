@@ -33,7 +33,7 @@ from ecl2o.problem.arrays import (
     concrete_value,
     safe_sqrt,
 )
-from ecl2o.solvers.positive_definite import half_quadratic_form, largest_ratio, multiply, parallel_sum, spd_solve
+from ecl2o.solvers.small_dense import half_quadratic_form, largest_ratio, multiply, parallel_sum, spd_solve
 from ecl2o.theory import joint_share, limit_stiffness, smallest_joint_ratio
 from ecl2o.theory.promises import largest_joint_shape
 

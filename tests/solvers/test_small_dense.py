@@ -7,7 +7,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.solvers.positive_definite import spd_solve
+from ecl2o.solvers.small_dense import spd_solve
 from matrices import spd
 
 
