@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ecl2o.problem.arrays import to_device
-from ecl2o.solvers.positive_definite import largest_ratio, parallel_sum, riccati_fixed_point
+from ecl2o.solvers.small_dense import largest_ratio, parallel_sum, riccati_fixed_point
 from ecl2o.theory import (
     competitive_control_ratio,
     decay_root,

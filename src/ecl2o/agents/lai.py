@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Problem
+from ecl2o.solvers.small_dense import solve
 
 
 class LAI(AbstractAgent):
@@ -47,7 +48,7 @@ def _interpolation_matrices(A: Float[Array, "d d"], Q: Float[Array, "d d"], hori
     """Return C_1..C_T; the recursion for C_T is the general one with C_{T+1} = I."""
 
     def back(later, _):
-        now = jnp.linalg.solve(A + 4 * Q - 2 * Q @ later, 2 * Q)
+        now = solve(A + 4 * Q - 2 * Q @ later, 2 * Q)
         return now, now
 
     identity = jnp.eye(A.shape[0], dtype=A.dtype)

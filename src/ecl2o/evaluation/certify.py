@@ -24,6 +24,7 @@ from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import Instance, Problem
 from ecl2o.problem.arrays import AnyArray, to_device
 from ecl2o.running import rollout
+from ecl2o.solvers.small_dense import largest_ratio_at
 from ecl2o.theory import future_stiffness, past_stiffness, worst_future
 
 _EXACT = 1e-8  # relative accuracy of an exact ratio, played and bounded
@@ -321,11 +322,7 @@ def _direction(S: Float[Array, "d d"], P: Float[Array, "d d"]) -> Float[Array, "
     """Return the direction in which S outweighs P most; its largest entry is 1 or -1."""
     if S.shape[0] == 1:
         return jnp.ones((1,), S.dtype)
-    root = jnp.linalg.cholesky(P)
-    half = jax.scipy.linalg.solve_triangular(root, S, lower=True)
-    whole = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
-    longest = jnp.linalg.eigh(0.5 * (whole + whole.T))[1][:, -1]
-    direction = jax.scipy.linalg.solve_triangular(root.T, longest)
+    _, direction = largest_ratio_at(S, P)
     return direction / jnp.abs(direction).max()
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.planning.optimal_path import OptimalPath
 from ecl2o.problem import ControlProblem
 from ecl2o.solvers.interior_point import AbstractConstraints, minimize_within
-from ecl2o.solvers.positive_definite import small_solve
+from ecl2o.solvers.small_dense import solve
 from ecl2o.theory.control import Stage
 
 # What a unit of violation of a state's bounds costs, in units of the largest slope that the plan's own numbers can make. Below
@@ -90,7 +90,7 @@ def _sweep(
         N = stage.M + stage.joint.T @ S @ stage.joint
         linear = N[:, d] @ context + stage.joint.T @ s  # of (xi, u) at this context
         linear = linear if pull is None else linear.at[u].add(-pull)
-        law = small_solve(N[u, u], jnp.concatenate([N[u, x], linear[u, None]], axis=1))
+        law = solve(N[u, u], jnp.concatenate([N[u, x], linear[u, None]], axis=1))
         gain, shift = law[:, x], law[:, -1]
         S = N[x, x] - N[x, u] @ gain
         before = 0.5 * (S + S.T), linear[x] - N[x, u] @ shift

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Problem
+from ecl2o.solvers.small_dense import one_at_a_time
 
 
 class Modes(eqx.Module):
@@ -31,6 +32,13 @@ class Modes(eqx.Module):
         if dim == 1:
             root = jnp.sqrt(A)
             return cls((twice_Q / A)[0], root, 1 / root)
-        L = jnp.linalg.cholesky(A)
-        U, roots, _ = jnp.linalg.svd(jax.scipy.linalg.solve_triangular(L, jnp.linalg.cholesky(twice_Q), lower=True))
-        return cls(roots**2, U.T @ L.T, jax.scipy.linalg.solve_triangular(L, U, lower=True, trans="T"))
+        return cls(*_decouple(A, twice_Q))
+
+
+@one_at_a_time
+def _decouple(
+    A: Float[Array, "d d"], twice_Q: Float[Array, "d d"]
+) -> tuple[Float[Array, " d"], Float[Array, "d d"], Float[Array, "d d"]]:
+    L = jnp.linalg.cholesky(A)
+    U, roots, _ = jnp.linalg.svd(jax.scipy.linalg.solve_triangular(L, jnp.linalg.cholesky(twice_Q), lower=True))
+    return roots**2, U.T @ L.T, jax.scipy.linalg.solve_triangular(L, U, lower=True, trans="T")

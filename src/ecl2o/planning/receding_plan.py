@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
 from ecl2o.problem import Problem
-from ecl2o.solvers.block_tridiagonal import spd_inverse
+from ecl2o.solvers.small_dense import spd_inverse
 
 # Up to this many numbers, matrices are tabulated; longer windows are solved at every step.
 _LARGEST_TABLE = 2**22

@@ -12,14 +12,14 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import add_exactly
-from ecl2o.solvers.positive_definite import (
+from ecl2o.solvers.small_dense import (
     accurate_half_form,
     accurate_product,
+    eigenvalues,
     half_quadratic_form,
     multiply,
     parallel_sum,
     spd_solve,
-    two_springs,
 )
 
 
@@ -62,11 +62,11 @@ class WorkFunction(eqx.Module):
             forward, short = forward + more, 0.5 * jnp.abs(jnp.sum(missing * more))
         missed, missed_rounding = accurate_half_form(A, away - forward)
         moved, moved_rounding = accurate_half_form(self.stiffness, forward)
-        growth, error_bound = missed + moved, half_quadratic_form(self.error_bound, forward)
+        growth, error = missed + moved, half_quadratic_form(self.error_bound, forward)
         # The estimate is of first order. Where it is not small, none of the growth is certain.
-        error_bound = jax.lax.stop_gradient(jnp.where(4 * error_bound <= moved, error_bound, growth) + short)
+        error = jax.lax.stop_gradient(jnp.where(4 * error <= moved, error, growth) + short)
         centre, rest = add_exactly(self.centre, self.rest + forward)
-        return Prefix(P, centre, rest, self.error_bound, growth, missed_rounding + moved_rounding + error_bound)
+        return Prefix(P, centre, rest, self.error_bound, growth, missed_rounding + moved_rounding + error)
 
 
 class Prefix(eqx.Module):
@@ -88,8 +88,8 @@ class Prefix(eqx.Module):
         stiffness = parallel_sum(self.P, G)
         if len(G) == 1:  # numbers keep all their digits
             return WorkFunction(stiffness, self.centre, self.rest, self.error_bound)
-        joint = spd_solve(self.P + G, G)  # as in `parallel_sum`: rounding errors of P and G enter K in the same way
-        error_bound = two_springs(self.error_bound + _rounding_of(self.P), _rounding_of(G), joint)
+        share = spd_solve(self.P + G, G)  # the one of `stiffness`: rounding errors of P and G enter K in the same way
+        error_bound = parallel_sum(self.error_bound + _rounding_of(self.P), _rounding_of(G), share)
         return WorkFunction(stiffness, self.centre, self.rest, jax.lax.stop_gradient(error_bound))
 
 
@@ -107,7 +107,8 @@ def is_resolved(
     eigenvalues of A and G, and k is the K of a long run on a line that has these two.
     """
     unit = jnp.sqrt(jnp.diagonal(greatest + G, axis1=-2, axis2=-1).reshape(-1, len(G)).max(axis=0))
-    a, g = (jnp.linalg.eigvalsh(each / unit / unit[:, None]).min() for each in (least, G))
+    scaled = ((each / unit / unit[:, None]).reshape(-1, *G.shape) for each in (least, G))
+    a, g = (jax.vmap(eigenvalues)(each).min() for each in scaled)
     return a + 2 * a * g / (a + jnp.sqrt(a * (a + 4 * g))) >= 4 * len(G) * jnp.finfo(G.dtype).eps  # false for NaN
 
 

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ecl2o.solvers.small_dense import eigenvalues
+
 AnyArray = Array | np.ndarray  # JAX's or NumPy's
 LEAST_STEPS = 1 << 14  # of padded runs: almost two years of hourly rows
 
@@ -155,9 +157,10 @@ def check_spd(name: str, matrix: Float[Array, "d d"]) -> None:
 def extreme_eigenvalues(matrix: Float[AnyArray, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the smallest and the largest eigenvalue of a symmetric matrix; a known one needs no program."""
     matrix = to_host(matrix)
-    xp: Any = np if isinstance(matrix, np.ndarray) else jnp
-    eigenvalues = matrix[0] if matrix.shape == (1, 1) else xp.linalg.eigvalsh(matrix)
-    return to_device(eigenvalues[0]), to_device(eigenvalues[-1])
+    if matrix.shape == (1, 1):
+        return to_device(matrix[0, 0]), to_device(matrix[0, 0])
+    ordered = np.linalg.eigvalsh(matrix) if isinstance(matrix, np.ndarray) else eigenvalues(matrix)
+    return to_device(ordered[0]), to_device(ordered[-1])
 
 
 def safe_sqrt(value: Float[Array, "*n"]) -> Float[Array, "*n"]:

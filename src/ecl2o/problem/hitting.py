@@ -29,7 +29,7 @@ from ecl2o.problem.arrays import (
     extreme_eigenvalues,
     times_identity,
 )
-from ecl2o.solvers.positive_definite import spd_solve
+from ecl2o.solvers.small_dense import spd_solve
 
 Pull = tuple[Float[Array, ""], Float[Array, " d"]]  # a weight, and the point to which moves are counted
 

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ecl2o.solvers.small_dense import spd_inverse
+
 
 class BlockTridiagonalFactor(eqx.Module):
     """Block LDL' of M: `inverse` holds S_t^{-1} of the Schur complements, `coupling` L_t = B_t S_t^{-1}.
@@ -28,15 +30,6 @@ class DenseInverse(eqx.Module):
     """The whole inverse of a short system, which one matrix product solves."""
 
     matrix: Float[Array, "T d T d"]
-
-
-def spd_inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Invert a symmetric positive definite matrix."""
-    d = matrix.shape[-1]
-    if d == 1:
-        return 1.0 / matrix
-    cholesky = jnp.linalg.cholesky(matrix)
-    return jax.scipy.linalg.cho_solve((cholesky, True), jnp.eye(d, dtype=matrix.dtype))
 
 
 def factor(diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"]) -> BlockTridiagonalFactor:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecl2o.solvers import block_tridiagonal
+from ecl2o.solvers.small_dense import solve_free
 
 _MAX_STEPS = 100
 _SHORTEST_STEP = 2.0**-40
@@ -135,15 +136,6 @@ def _implicit_jvp(objective, minimum, primals, tangents, solve_free, hessian_pro
     return minimum, jax.tree.unflatten(jax.tree.structure(minimum), (x_dot, nothing, nothing))
 
 
-def _dense_free_solve(hessian: Float[Array, "d d"], right: Float[Array, " d"], free: Bool[Array, " d"]):
-    """Solve on the free coordinates; zero elsewhere."""
-    d = right.shape[0]
-    if d == 1:
-        return jnp.where(free, right / hessian[0], 0.0)
-    reduced = jnp.where(free[:, None] & free[None, :], hessian, jnp.eye(d, dtype=hessian.dtype))
-    return jax.scipy.linalg.solve(reduced, jnp.where(free, right, 0.0), assume_a="pos")
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def minimize(
     objective: Objective,
@@ -179,7 +171,7 @@ def _minimize(objective, start, parameters, lower, upper):
 
     def expansion_of(x):
         hessian, (f, g) = jax.jacfwd(slope, has_aux=True)(x)
-        return f, g, jnp.diagonal(hessian), partial(_dense_free_solve, hessian)
+        return f, g, jnp.diagonal(hessian), partial(solve_free, hessian)
 
     return _projected_newton(lambda x: objective(x, parameters), expansion_of, start, lower, upper)
 
@@ -188,8 +180,7 @@ def _minimize(objective, start, parameters, lower, upper):
 def _minimize_jvp(objective, primals, tangents):
     minimum = minimize(objective, *primals)
     hessian = jax.jacfwd(jax.grad(objective))(minimum.x, primals[1])
-    solve_free = partial(_dense_free_solve, hessian)
-    return _implicit_jvp(objective, minimum, primals, tangents, solve_free, lambda v: hessian @ v)
+    return _implicit_jvp(objective, minimum, primals, tangents, partial(solve_free, hessian), lambda v: hessian @ v)
 
 
 def _path_free_solve(diagonal, lower_blocks, right: Float[Array, "T d"], free: Bool[Array, "T d"]):

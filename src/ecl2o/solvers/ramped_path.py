@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from ecl2o.solvers.bounded_newton import BoundedMinimum, Objective
 from ecl2o.solvers.interior_point import AbstractConstraints, minimize_within
-from ecl2o.solvers.positive_definite import multiply, parallel_sum, spd_solve
+from ecl2o.solvers.small_dense import multiply, parallel_sum, spd_solve
 
 
 class RampedPath(AbstractConstraints):

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ecl2o.solvers.bounded_newton import BoundedMinimum, Objective
-from ecl2o.solvers.positive_definite import multiply, spd_solve_sum_zero, two_springs
 from ecl2o.solvers.ramped_path import Edges, Nodes
 from ecl2o.solvers.shared_total import narrow_bounds, project_on_total
+from ecl2o.solvers.small_dense import multiply, parallel_sum, spd_solve_sum_zero
 
 _MAX_STEPS = 60
 _TO_BOUNDARY = 0.995  # share of the way to the nearest constraint that a step goes
@@ -99,8 +99,7 @@ def solve_sum_zero_chain(
         stiffness, pull = before
         N, W, f = here
         P, p = N + stiffness, f + pull
-        series = two_springs(P, W, spd_solve_sum_zero(P + W, W))
-        return (0.5 * (series + series.T), multiply(W, spd_solve_sum_zero(P + W, p))), (P, p)
+        return (parallel_sum(P, W, spd_solve_sum_zero(P + W, W)), multiply(W, spd_solve_sum_zero(P + W, p))), (P, p)
 
     start = joined[0], jnp.zeros_like(force[0])
     _, (P, p) = jax.lax.scan(eliminate, start, (held, after, force))

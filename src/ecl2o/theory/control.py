@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.problem.control import ControlProblem
-from ecl2o.solvers.positive_definite import small_solve
+from ecl2o.solvers.small_dense import eigenvalues, eigh, is_definite, solve, spd_solve
 
 Matrix = Float[Array, "n n"]
 
@@ -69,7 +69,7 @@ class Stage(eqx.Module):
         """
         _, u, _ = self.places
         N = self.M + self.joint.T @ S @ self.joint
-        gain = small_solve(N[u, u], N[u])
+        gain = solve(N[u, u], N[u])
         cost = N - N[:, u] @ gain
         return gain, 0.5 * (cost + cost.T)
 
@@ -85,11 +85,11 @@ class Stage(eqx.Module):
         """
         x, _, d = self.places
         cost = self.without_action(S0)[1]
-        sizes, directions = jnp.linalg.eigh(cost[d, d])
+        sizes, directions = eigh(cost[d, d])
         smallest = jnp.finfo(cost.dtype).eps ** _SINGULAR_POWER * jnp.trace(self.M)
         free = sizes <= smallest  # contexts that cost nothing change nothing
         through = cost[x, d] @ directions / jnp.where(free, jnp.inf, jnp.sqrt(jnp.maximum(sizes, smallest)))
-        sizes, directions = jnp.linalg.eigh(cost[x, x] - through @ through.T)
+        sizes, directions = eigh(cost[x, x] - through @ through.T)
         return (directions * jnp.where(sizes > smallest, sizes, 0.0)) @ directions.T
 
     def advance(self, covariance: Matrix) -> Matrix:
@@ -110,8 +110,8 @@ class Past(eqx.Module):
         gain, cost = stage.without_action(no_future)
         identity = jnp.eye(len(stage.F), dtype=stage.F.dtype)
         F, E = stage.F - stage.B @ gain[:, x], stage.E - stage.B @ gain[:, d]
-        posterior = small_solve(identity + self.covariance @ cost[x, x], self.covariance)
-        noise = stage.B @ small_solve(stage.M[u, u], stage.B.T)
+        posterior = solve(identity + self.covariance @ cost[x, x], self.covariance)
+        noise = stage.B @ solve(stage.M[u, u], stage.B.T)
         covariance = F @ posterior @ F.T + noise
         covariance = 0.5 * (covariance + covariance.T)
         if context is None:
@@ -175,7 +175,7 @@ def known_future(stages: Stage) -> KnownFuture:
         x, u, d = stage.places
         # The next state is joint (xi, u, d) and the later contexts are D: the cost in (xi, u, d) and in its products with D.
         own, mixed = stage.M + stage.joint.T @ to_go.S @ stage.joint, stage.joint.T @ to_go.N
-        gain, through = small_solve(own[u, u], own[u]), small_solve(own[u, u], mixed[u])
+        gain, through = solve(own[u, u], own[u]), solve(own[u, u], mixed[u])
         own, mixed, late = own - own[:, u] @ gain, mixed - own[:, u] @ through, to_go.Phi - mixed[u].T @ through
         place = step * q
         N = jax.lax.dynamic_update_slice(mixed[x], own[x, d], (0, place))
@@ -200,9 +200,8 @@ def game_future(problem: ControlProblem, horizon: int | None, level: Float[Array
         x, _, d = stage.places
         cost = stage.without_action(S)[1]
         power = level**2 * jnp.eye(cost[d, d].shape[0], dtype=cost.dtype) - cost[d, d]
-        below = jnp.linalg.cholesky(power)  # NaN unless positive definite
-        through = jax.scipy.linalg.solve_triangular(below, cost[d, x], lower=True)
-        return cost[x, x] + through.T @ through
+        before = cost[x, x] + cost[x, d] @ spd_solve(power, cost[d, x])
+        return jnp.where(is_definite(power), 0.5 * (before + before.T), jnp.nan)
 
     zero = jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
     if horizon is None:
@@ -261,12 +260,12 @@ class ControlReserve(eqx.Module):
         """Make the reserve after a step."""
         L, m, covariance = ratio, past.centre, past.covariance
         identity = jnp.eye(len(S), dtype=S.dtype)
-        Y = small_solve(identity + covariance @ S, covariance)
+        Y = solve(identity + covariance @ S, covariance)
         D = S - S0
-        Z = small_solve(((L - 1) * identity - L * Y @ D).T, D)  # D and Z are symmetric
+        Z = solve(((L - 1) * identity - L * Y @ D).T, D)  # D and Z are symmetric
         Z = 0.5 * (Z + Z.T)
-        shrunk = small_solve(identity + covariance @ S, m)
-        least_growth = 0.5 * m @ S0 @ small_solve(identity + covariance @ S0, m)
+        shrunk = solve(identity + covariance @ S, m)
+        least_growth = 0.5 * m @ S0 @ solve(identity + covariance @ S0, m)
         goal = L * shrunk
         level = -0.5 * L * m @ S @ shrunk + 0.5 * goal @ Z @ goal
         return cls(S + Z, Z @ goal, level, least_growth, _is_above_share(L - 1, covariance, S, S0))
@@ -291,10 +290,10 @@ def baseline_reserve(baseline: Float[Array, " n"], S: Matrix, S0: Matrix, ratio:
 def largest_control_share(covariance: Matrix, S: Matrix, S0: Matrix) -> Float[Array, ""]:
     """Return lambda_max(Sigma (I + S0 Sigma)^-1 (S - S0)), one less than the smallest ratio at a step."""
     identity = jnp.eye(len(S), dtype=S.dtype)
-    left = small_solve(identity + covariance @ S0, covariance)
-    eigenvalues, basis = jnp.linalg.eigh(0.5 * (left + left.T))
-    root = basis * jnp.sqrt(jnp.maximum(eigenvalues, 0.0))
-    return jnp.linalg.eigvalsh(root.T @ (S - S0) @ root)[-1]
+    left = solve(identity + covariance @ S0, covariance)
+    sizes, basis = eigh(0.5 * (left + left.T))
+    root = basis * jnp.sqrt(jnp.maximum(sizes, 0.0))
+    return eigenvalues(root.T @ (S - S0) @ root)[-1]
 
 
 def _is_above_share(excess: Float[Array, ""], covariance: Matrix, S: Matrix, S0: Matrix) -> Array:
@@ -302,7 +301,7 @@ def _is_above_share(excess: Float[Array, ""], covariance: Matrix, S: Matrix, S0:
     if len(S) > 2:
         return largest_control_share(covariance, S, S0) < excess
     identity = jnp.eye(len(S), dtype=S.dtype)
-    above = excess * identity - small_solve(identity + covariance @ S0, covariance) @ (S - S0)
+    above = excess * identity - solve(identity + covariance @ S0, covariance) @ (S - S0)
     det = above[0, 0] if len(S) == 1 else above[0, 0] * above[1, 1] - above[0, 1] * above[1, 0]
     return (jnp.trace(above) > 0) & (det > 0)
 

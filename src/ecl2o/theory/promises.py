@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.solvers.positive_definite import (
+from ecl2o.solvers.small_dense import (
     largest_ratio,
     multiply,
     parallel_sum,

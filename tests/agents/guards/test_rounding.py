@@ -225,7 +225,7 @@ def test_a_run_in_which_nothing_happens_ends_no_promise():
 def test_sums_and_forms_keep_more_digits_than_their_precision():
     """Also as users compile it: nothing is reordered."""
     from ecl2o.problem.arrays import add_exactly
-    from ecl2o.solvers.positive_definite import accurate_half_form
+    from ecl2o.solvers.small_dense import accurate_half_form
 
     rng = np.random.default_rng(0)
     for dtype in (np.float64, np.float32):

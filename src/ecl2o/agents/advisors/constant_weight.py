@@ -10,7 +10,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, ch
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem, SquaredTracking
 from ecl2o.problem.arrays import as_float, check_finite, check_positive
-from ecl2o.solvers.positive_definite import multiply, spd_solve
+from ecl2o.solvers.small_dense import multiply, spd_solve
 from ecl2o.theory import limit_stiffness
 
 

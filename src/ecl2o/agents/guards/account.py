@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import add_exactly, cost_ratio
-from ecl2o.solvers.positive_definite import accurate_half_form
+from ecl2o.solvers.small_dense import accurate_half_form
 
 # The share of the cost by which rounding may exceed a promise (docs/guarantees.md) is eps ** this: 1e-9 in 64 bits, 1e-4 in 32.
 _TOLERANCE_POWER = 0.575

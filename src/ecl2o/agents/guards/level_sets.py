@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem.arrays import safe_sqrt
 from ecl2o.solvers.bisection import bisect_root
-from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
+from ecl2o.solvers.small_dense import half_quadratic_form, multiply, spd_solve
 
 Action = Float[Array, " d"]
 Number = Float[Array, ""]

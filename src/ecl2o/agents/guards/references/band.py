@@ -23,7 +23,7 @@ from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import as_float, check_count, check_finite, check_nonnegative, concrete_value
 from ecl2o.problem.control import with_memory
 from ecl2o.solvers.box_qp import maximize_on_box
-from ecl2o.solvers.positive_definite import accurate_half_form, small_solve, spd_solve
+from ecl2o.solvers.small_dense import accurate_half_form, is_definite, solve, spd_solve
 from ecl2o.theory.control import KnownFuture, Past, Stage, known_future, smallest_control_ratio
 
 # Steps toward the border of the allowed set; about six are the rule.
@@ -53,11 +53,11 @@ class BandGame(eqx.Module):
         """Make the game after a step; `ahead` marks the numbers of d that are still to come."""
         S, N, L, m = future.S, future.N, ratio, past.centre
         identity = jnp.eye(len(S), dtype=S.dtype)
-        Y = small_solve(identity + past.covariance @ S, past.covariance)
-        shrunk = small_solve(identity + past.covariance @ S, m)
+        Y = solve(identity + past.covariance @ S, past.covariance)
+        shrunk = solve(identity + past.covariance @ S, m)
         H = L * N.T @ Y @ N - (L - 1) * future.Phi
         H = 0.5 * (H + H.T) - jnp.diag(jnp.where(ahead, 0.0, 1.0))  # what is past is 0, and has no effect
-        sound = jnp.isfinite(jnp.linalg.cholesky(jax.lax.stop_gradient(-H))).all()
+        sound = is_definite(jax.lax.stop_gradient(-H))
         H = jnp.where(sound, H, -jnp.eye(len(H), dtype=H.dtype))
         low, high = (jnp.where(ahead, end, 0.0) for end in band)
         return cls(future, H, L * shrunk, -0.5 * L * m @ S @ shrunk, low, high, sound)

@@ -32,7 +32,7 @@ from ecl2o.agents.wrappers import Independent, OwnTrajectory
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import concrete_value
-from ecl2o.solvers.positive_definite import accurate_half_form, spd_solve
+from ecl2o.solvers.small_dense import accurate_half_form, spd_solve
 from ecl2o.theory.control import (
     ControlReserve,
     Future,

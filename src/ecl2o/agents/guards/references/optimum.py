@@ -46,7 +46,7 @@ from ecl2o.problem.arrays import (
     to_device,
     to_host,
 )
-from ecl2o.solvers.positive_definite import largest_ratio, multiply, parallel_sum, spd_solve
+from ecl2o.solvers.small_dense import largest_ratio, multiply, parallel_sum, spd_solve
 from ecl2o.theory import (
     future_stiffness,
     joint_share,

@@ -7,12 +7,12 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.solvers.positive_definite import spd_solve
+from ecl2o.solvers.small_dense import spd_solve
 from matrices import spd
 
 
 @pytest.mark.parametrize("dim", [2, 4, 5])
-def test_small_solves(dim):
+def test_solves(dim):
     matrix, right = spd(dim, 3, 1e-3, 5.0), np.random.default_rng(dim).normal(size=(dim, 2))
     solve = jax.jit(spd_solve)
     np.testing.assert_allclose(matrix @ np.asarray(solve(matrix, right)), right, rtol=1e-11, atol=1e-12)
