@@ -12,7 +12,7 @@ from ecl2o.agents.guards.references.base import AbstractReference, PromiseTerms
 from ecl2o.agents.guards.references.baseline import Baseline
 from ecl2o.agents.guards.references.optimum import Optimum, Tracking
 from ecl2o.agents.promise import Promise, Reference
-from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value
+from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value, to_host
 
 
 def Competitive(
@@ -130,7 +130,7 @@ def Guarded(
         if reserved is not None and most is not None and (reserved > most).any():
             raise ValueError(f"reservation must not exceed slack, got reservation {reserved} and slack {most}.")
     reference = Baseline(ROBD() if expert is None else expert, reservation, Tracking(period))
-    return Guard(agent, (PromiseTerms(1 + slack, allowance, period),), (reference,))
+    return Guard(agent, (PromiseTerms(1 + to_host(slack), allowance, period),), (reference,))
 
 
 def Promises(
@@ -315,4 +315,4 @@ def GuardedControl(
     check_positive("slack", slack)
     tracking = Tracking(period if horizon is None else horizon)
     reference = Baseline(LQR() if baseline is None else baseline, None, tracking, every_prefix)
-    return Guard(agent, (PromiseTerms(1 + slack, allowance, period),), (reference,))
+    return Guard(agent, (PromiseTerms(1 + to_host(slack), allowance, period),), (reference,))

@@ -23,7 +23,7 @@ from ecl2o.agents.guards.limits import round_inside
 from ecl2o.agents.guards.references.base import AbstractReference, PromiseTerms
 from ecl2o.agents.promise import Promise
 from ecl2o.agents.wrappers import PureML
-from ecl2o.problem.arrays import check_count, check_finite, check_nonnegative
+from ecl2o.problem.arrays import check_count, check_finite, check_nonnegative, to_host
 
 
 class GuardState(eqx.Module):
@@ -183,7 +183,7 @@ class Guard(AbstractAgent):
 
     def rescale(self, factor: float) -> "Guard":
         """Return the guard for contexts `factor` times as large, with the same wrapped agent."""
-        promises = [dataclasses.replace(each, allowance=each.allowance * factor**2) for each in self.promises]
+        promises = [dataclasses.replace(each, allowance=to_host(each.allowance) * factor**2) for each in self.promises]
         references = tuple(reference.rescale(factor) for reference in self.references)
         return dataclasses.replace(self, promises=tuple(promises), references=references)
 
