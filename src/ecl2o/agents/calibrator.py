@@ -67,7 +67,8 @@ class Calibration(eqx.Module):
             NotApplicableError: if the movement cost is not quadratic.
         """
         Q = problem.Q  # raises for movement that is not quadratic: the objective would not be smooth
-        if not (problem.hitting.constant_curvature and has_closed_form(problem, dim)):
+        has_closed_form = dim == 1 or not problem.is_bounded
+        if not (has_closed_form and problem.hitting.constant_curvature):
             return cls(weights, None)
         given = [w for w in (weights.previous, weights.minimizer, weights.advice) if w is not None]
         return cls(weights, pull_gain(problem.hitting.curvature(None, dim), Q, given))
@@ -114,11 +115,6 @@ def find_hitting_minimizer(problem: Problem, context: Float[Array, " q"], dim: i
     bounded = jnp.isfinite(lower) & jnp.isfinite(upper)
     middle = jnp.where(bounded, 0.5 * (lower + upper), jnp.clip(0.0, lower, upper))
     return minimize_hitting(problem, context, middle)[0]
-
-
-def has_closed_form(problem: Problem, dim: int) -> bool:
-    """Return whether a linear solve, then clipped, is exact: quadratic costs, and no bounds or d = 1."""
-    return problem.is_quadratic and (dim == 1 or not problem.is_bounded)
 
 
 class AbstractCalibrated(AbstractAgent):
