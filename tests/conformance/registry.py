@@ -51,6 +51,7 @@ from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replay
 from ecl2o.agents.advisors.features import ContextFeatures
 from ecl2o.agents.advisors.fourier_regression import FourierFeatures
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
+from ecl2o.agents.guards.references.band import Band
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence
 from ecl2o.problem.arrays import to_device
@@ -59,6 +60,8 @@ from ecl2o.theory import decay_root, greedy_ratio, hitting_minimizer_ratio, mla_
 HORIZON = 6
 # Agents of a `ControlProblem`, which tests/agents/guards/test_control_guards.py and tests/planning/test_control_path.py run.
 CONTROLLERS = {ec.HInfinity, ec.LQR, ec.WithinLimits}
+# References that are tested in a file of their own: where contexts do not move, a band has nothing left but rounding.
+ELSEWHERE = {Band}  # tests/agents/guards/test_band.py
 
 
 @dataclass(frozen=True)
@@ -329,14 +332,6 @@ CASES: list[Case] = [
         convex=False,
         variant=True,
         bound=_times_optimum(lambda p: 1.9),
-    ),
-    Case(
-        "CompetitiveBand",
-        lambda d: ec.CompetitiveBand(given_advice(d), half_width=0.3, ratio=2.5, horizon=4, period=4),
-        equivariant=False,
-        box="refuses",
-        convex=False,
-        uses_horizon=True,
     ),
     # --- actions within limits
     Case("RampLimited", lambda d: ec.RampLimited(ec.HittingMinimizer(), limit=0.8), equivariant=False),

@@ -190,7 +190,7 @@ def test_refusals():
     early = line(-1)
     with pytest.raises(ec.NotApplicableError, match="beside other promises"):
         ec.rollout(ec.Promises(ec.ROBD(), [ec.Promise(4.0), ec.Promise(5.0, period=4)]), early, make_day(early, 12))
-    with pytest.raises(ec.NotApplicableError, match="bounds"):
+    with pytest.raises(ec.NotApplicableError, match="contexts="):
         ec.rollout(ec.Competitive(ec.ROBD(), 3.0, contexts=(-9.0, 9.0)), late, day)
     bounded = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(ALPHA, 1), ec.Box(-99.0, 99.0), ec.Delayed(1))
     with pytest.raises(ec.NotApplicableError, match="bounds"):

@@ -572,7 +572,7 @@ def test_refuses_what_it_is_not_for():
     for problem in (boxed, curved, convex):
         with pytest.raises(ec.NotApplicableError, match="Guarded takes any costs"):
             ec.Competitive(ec.ROBD()).check(problem, start)
-    with pytest.raises(ec.NotApplicableError, match="leave the action bounds"):
+    with pytest.raises(ec.NotApplicableError, match="within the bounds of actions"):
         ec.Competitive(ec.ROBD(), contexts=(0.0, 2.0)).check(boxed, start)
     three = Start(jnp.zeros(3), jnp.zeros((0, 3)), 30)
     with pytest.raises(ec.NotApplicableError, match="diagonal"):
