@@ -577,7 +577,7 @@ def test_refuses_what_it_is_not_for():
     three = Start(jnp.zeros(3), jnp.zeros((0, 3)), 30)
     with pytest.raises(ec.NotApplicableError, match="diagonal"):
         ec.Competitive(ec.ROBD(), contexts=(0.0, 1.0)).check(GENERAL, three)
-    with pytest.raises(ec.NotApplicableError, match="weights are for CurvedTracking"):
+    with pytest.raises(ec.NotApplicableError, match="as in CurvedTracking"):
         ec.Competitive(ec.ROBD(), weights=np.ones(3)).check(CASE_STUDY, start)
     with pytest.raises(ValueError, match="at most horizon = 24 steps, but this run has 30"):
         ec.Competitive(ec.ROBD(), horizon=24).check(CASE_STUDY, start)
