@@ -69,7 +69,7 @@ def collect_samples(contexts: Contexts, rho: float, days: int) -> LearningSample
     rows = _find_rows(contexts, days, _maturity(rho))
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
     padded = pad_rows(values, LEAST_STEPS), pad_rows(rows, LEAST_STEPS)
-    seen, usual = (np.asarray(each)[: len(rows)] for each in _see(features, rho, *padded, len(rows)))
+    seen, usual = (np.asarray(each)[: len(rows)] for each in _see(features, rho, *padded, np.array(len(rows))))
     return LearningSamples(features, seen, discounted_future(values[:, 0], rho)[rows] - usual)
 
 
