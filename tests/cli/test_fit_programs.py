@@ -1,4 +1,4 @@
-"""The programs that `ecl2o fit` compiles: at most ten, eleven with a promise, and none for another file of the same resolution."""
+"""The programs that `ecl2o fit` compiles: at most ten, eleven with a promise, and none for another file like it."""
 
 import json
 import os
