@@ -104,10 +104,10 @@ class WithinLimits(AbstractAgent):
         state, advice, info = self.agent.step(problem, state, observation.with_lookahead(self.agent.lookahead))
         if not problem.is_bounded:
             return state, advice, info
-        wish = jnp.where(jnp.isfinite(advice), advice, 0.0)
+        target = jnp.where(jnp.isfinite(advice), advice, 0.0)
         now = observation.previous_action, observation.context
-        near = find_nearest_control(problem, *now, wish, observation.step)
-        after = problem.next_state(now[0], wish, now[1], observation.step)
-        fits = (problem.actions.project(wish) == wish).all() & (problem.states_within.project(after) == after).all()
-        action = jnp.where(fits, wish, near.actions[0])
+        near = find_nearest_control(problem, *now, target, observation.step)
+        after = problem.next_state(now[0], target, now[1], observation.step)
+        fits = (problem.actions.project(target) == target).all() & (problem.states_within.project(after) == after).all()
+        action = jnp.where(fits, target, near.actions[0])
         return state, action, Info(info.converged & (fits | near.converged), advice, info.details, info)

@@ -58,17 +58,17 @@ def find_nearest_control(
     problem: ControlProblem,
     state: Float[Array, " n"],
     context: Float[Array, " q"],
-    wish: Float[Array, " k"],
+    target: Float[Array, " k"],
     step: int | Int[Array, ""] = 0,
 ) -> OptimalPath:
-    """Return the action nearest to `wish` with which action and next state are within their bounds, as a path of one step."""
-    now, zero = problem.at(step), jnp.zeros_like(problem.at(step).E, shape=(len(state), len(wish)))
+    """Return the action nearest to `target` with which action and next state are within their bounds, as a path of one step."""
+    now, zero = problem.at(step), jnp.zeros_like(problem.at(step).E, shape=(len(state), len(target)))
     miss = jnp.concatenate(
-        [zero.T, jnp.eye(len(wish)), jnp.zeros((len(wish), len(context))), -jnp.eye(len(wish))], axis=1
+        [zero.T, jnp.eye(len(target)), jnp.zeros((len(target), len(context))), -jnp.eye(len(target))], axis=1
     )
     E = jnp.concatenate([now.E, zero], axis=1)
     near = ControlProblem(now.F, now.B, E, miss.T @ miss, now.actions, now.states_within)
-    return find_optimal_controls(near, state, jnp.concatenate([context, wish])[None])
+    return find_optimal_controls(near, state, jnp.concatenate([context, target])[None])
 
 
 def _sweep(

@@ -61,10 +61,10 @@ class ClippedAdvice(AbstractAgent):
         seen = observation.with_lookahead(self.advisor.lookahead)
         inner_state, proposed, inner = self.advisor.step(problem, state.inner, seen)
         allowed = _allowed(problem, observation, fallback, (1 + self.delta) * expert_info.details["step_cost"])
-        wish = problem.actions.project(proposed)
+        target = problem.actions.project(proposed)
         origin = Origin.at(fallback)
-        pulled = pull_inside(allowed, jnp.zeros_like(fallback), origin.away(wish), origin.rounding)
-        advice = jnp.where(pulled.active, problem.actions.project(origin.back(pulled.action)), wish)
+        pulled = pull_inside(allowed, jnp.zeros_like(fallback), origin.away(target), origin.rounding)
+        advice = jnp.where(pulled.active, problem.actions.project(origin.back(pulled.action)), target)
         info = Info(inner.converged & expert_info.converged, proposed, {"active": pulled.active}, inner)
         return ClippedState(inner_state, expert), advice, info
 

@@ -436,17 +436,17 @@ class Allowed(eqx.Module):
     def choose(self, problem: AnyProblem, advice: Action) -> Choice:
         """Return the advice if it is allowed, else an action on the way to it, within what limits on actions leave."""
         origin, inside, safest, is_lowest = self.origin, problem.relaxed.actions, self.safest, self.is_lowest
-        wish, when_lost = inside.project(advice), self.when_lost
+        target, when_lost = inside.project(advice), self.when_lost
         if self.reach is not None:
-            wish, is_lowest = jnp.clip(advice, *self.reach), False
+            target, is_lowest = jnp.clip(advice, *self.reach), False
             safest, when_lost = (jnp.clip(u, *map(origin.away, self.reach)) for u in (safest, when_lost))
-        away = origin.away(wish)
+        away = origin.away(target)
         pulled = pull_inside(self.sets, safest, away, self.rounding, several=self.several, is_lowest=is_lowest)
         all_kept, active, rounded = _all(self.kept), pulled.active, jnp.zeros_like(self.kept, safest.dtype)
         action = inside.project(origin.back(jnp.where(all_kept, pulled.action, when_lost)))
-        action = jnp.where(all_kept & _all(~active), wish, action)  # to the last bit
+        action = jnp.where(all_kept & _all(~active), target, action)  # to the last bit
         if problem.actions.spacing is not None:
-            points = self.previous, wish, origin.back(pulled.action), origin.back(when_lost)
+            points = self.previous, target, origin.back(pulled.action), origin.back(when_lost)
             action, active, rounded = round_inside(problem.actions, *points, self.kept, self._spare)
         action = problem.limit(self.previous, jnp.where(self.usable, action, self.hold))
         return Choice(action, active, self.kept, rounded, self.usable)

@@ -247,12 +247,12 @@ def pull_inside(
         is_lowest: as in `AbstractLevelSet.largest_share`.
     """
     usable = jnp.isfinite(jnp.sum((advice - safest) ** 2))
-    wish = jnp.where(usable, advice, safest)
+    target = jnp.where(usable, advice, safest)
 
     def ask(one):
-        return one.largest_share(safest, wish, rounding, is_lowest)
+        return one.largest_share(safest, target, rounding, is_lowest)
 
     fits, share = jax.vmap(ask)(sets) if several else ask(sets)
     fits &= usable
     all_fit, share = (jnp.all(fits), jnp.min(share)) if several else (fits, share)
-    return Pulled(jnp.where(all_fit, advice, safest + share * (wish - safest)), ~fits)
+    return Pulled(jnp.where(all_fit, advice, safest + share * (target - safest)), ~fits)
